@@ -1,0 +1,19 @@
+"""Legato, a serving engine for large language models. Names load on first use: `import legato` is free."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from legato.core.types import SamplingParams
+    from legato.engine.llm import LLM
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+_LAZY = {"LLM": "legato.engine.llm", "SamplingParams": "legato.core.types"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'legato' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Types, configuration and errors that every other package may import. Standard library only."""

@@ -1,0 +1,258 @@
+"""What crosses the walls between the parts: requests, step plans, step results, events.
+
+Words (used in this sense everywhere):
+  step          one forward pass over one ragged batch
+  row           one token computed in a step
+  sequence      one stream of tokens; a request with n choices has n sequences
+  num_tokens    tokens of a sequence that are known (prompt and output)
+  num_computed  tokens whose keys and values are in the cache
+  num_scheduled tokens that this step computes
+  block         block_size consecutive KV slots; a block table maps logical to physical blocks
+  slot          (KV) block * block_size + offset; (sequence) a stable number below max_num_seqs
+"""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Protocol
+
+__all__ = [
+    "NO_BLOCK",
+    "BlockCopy",
+    "BlockTable",
+    "CacheGroup",
+    "Executor",
+    "ExecutorInfo",
+    "FinishReason",
+    "OutputPurpose",
+    "Request",
+    "SamplingParams",
+    "SlotReset",
+    "StepPlan",
+    "StepResult",
+    "TokenEvent",
+]
+
+NO_BLOCK = -1
+
+
+class FinishReason(StrEnum):
+    """How a sequence ended. Every accepted sequence gets exactly one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens. Ranges are checked by `legato.sampling.params.validate`, which raises RequestError."""
+
+    n: int = 1
+    temperature: float = 1.0  # 0 = greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 = off
+    min_p: float = 0.0
+    seed: int | None = None  # None: the engine draws one at admission
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    max_tokens: int | None = 16  # None: what is left of the context
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None  # number of alternatives reported beside the chosen token
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One accepted request, as the scheduler sees it. `params.max_tokens` and `params.seed` are set.
+
+    `end_token_ids` end a sequence with "stop" (empty under ignore_eos); `params.stop_token_ids` do so always.
+    """
+
+    request_id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    arrival_s: float
+    end_token_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    tenant: str = ""
+    cache_salt: str = ""
+    adapter: int = -1
+
+
+class OutputPurpose(IntEnum):
+    """What the executor does with the logits (or the hidden state) of an output row."""
+
+    SAMPLE = 0
+    VERIFY = 1
+    PROMPT_LOGPROBS = 2
+    POOL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTable:
+    """Physical blocks of the step's sequences in one cache group.
+
+    Sequence s owns `blocks[offsets[s]:offsets[s + 1]]`; entry i holds absolute positions
+    [i * block_size, (i + 1) * block_size), or NO_BLOCK where the block behind a window was freed.
+    """
+
+    offsets: array[int]  # 'i', sequences + 1
+    blocks: array[int]  # 'i'
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReset:
+    """A sequence moves into sequence slot `slot`: the executor forgets the slot's state and installs these parameters.
+
+    Sent when a sequence is admitted or resumed, and not again while it stays. `prompt` and `output` are the tokens
+    known so far, for penalties; both are empty where no penalty is set. Banned `end_token_ids` are masked for
+    sampled positions below `min_position` (min_tokens).
+    """
+
+    slot: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    choice: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    num_logprobs: int  # -1: none; 0: the chosen token only; k: and the k best
+    min_position: int
+    end_token_ids: tuple[int, ...]
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """One whole-block copy done before compute, in list order. Tiers: 0 = the device's pool, 1 = host tier."""
+
+    group: int
+    source_tier: int
+    source: int
+    target_tier: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step over one ragged batch, frozen. Flat columns are read by the native binding without a copy.
+
+    Rows of a sequence are consecutive and in position order: sequence s has rows row_offsets[s]:row_offsets[s + 1].
+    """
+
+    step_id: int
+    # per row
+    tokens: array[int]  # 'i'
+    positions: array[int]  # 'i', rows * position_axes
+    kv_slots: tuple[array[int], ...]  # 'q' per cache group: where this row's K and V go
+    parents: array[int]  # 'i': row that this row follows (trees of drafts); empty when all follow their predecessor
+    # per sequence
+    row_offsets: array[int]  # 'i', sequences + 1
+    seq_slots: array[int]  # 'i'
+    block_tables: tuple[BlockTable, ...]  # per cache group
+    adapters: array[int]  # 'i', -1 = base model; empty when all are
+    # per output row
+    out_rows: array[int]  # 'i', ascending
+    out_purposes: array[int]  # 'b', OutputPurpose
+    out_params: array[int]  # 'i': the sequence slot whose installed sampling parameters apply
+    out_masks: array[int]  # 'i': index into `masks`, -1 = none; empty when no row has one
+    masks: tuple[bytes, ...] = ()  # little-endian bit per token id, 1 = allowed
+    # before compute
+    resets: tuple[SlotReset, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.seq_slots)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step produced, frozen. `faults[row]` is 1 where a row's values held NaN or Inf."""
+
+    step_id: int
+    tokens: array[int]  # 'i' per output row; -1 where nothing was sampled
+    logprobs: array[float]  # 'f' per output row: of the chosen token; NaN where not asked for
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]  # per output row; () when no row asked
+    faults: array[int]  # 'b' per row
+    accepted: array[int] = field(default_factory=lambda: array("i"))  # per sequence: accepted draft tokens
+    drafts: tuple[tuple[int, ...], ...] = ()  # per sequence: proposed next tokens
+    pooled: tuple[array[float], ...] = ()
+    transfers: tuple[int, ...] = ()  # finished asynchronous block copies
+    times_ms: Mapping[str, float] = field(default_factory=dict)  # per phase
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that share one block table. kind: full | window | latent | state | cross."""
+
+    name: str
+    kind: str
+    window: int | None
+    num_layers: int
+    bytes_per_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorInfo:
+    """What the scheduler may know about an executor."""
+
+    name: str
+    cache_groups: tuple[CacheGroup, ...]
+    block_size: int
+    num_blocks: int  # per cache group
+    max_rows: int  # rows of the largest step that the workspace was sized for
+    max_seqs: int  # sequence slots
+    max_position: int  # positions below this can be computed
+    vocab_size: int
+    chunk_align: int = 1
+    position_axes: int = 1
+    plans_in_flight: int = 1
+    capabilities: frozenset[str] = frozenset()
+    details: Mapping[str, str] = field(default_factory=dict)  # ISA, formats, KV dtype: for logs and /metrics
+
+
+class Executor(Protocol):
+    """Runs step plans. `launch` returns at once where it can; `collect` waits for that step's result."""
+
+    def info(self) -> ExecutorInfo: ...
+    def launch(self, plan: StepPlan) -> None: ...
+    def collect(self, step_id: int) -> StepResult: ...
+    def load_adapter(self, slot: int, path: str) -> None: ...
+    def unload_adapter(self, slot: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What the scheduler's commit says of one sequence: new tokens, and perhaps its end.
+
+    Exactly one event per sequence has `finish` set, and it is the last. `stop_token` is the end or stop id that
+    ended it; it is included in `tokens`. A request refused or failed as a whole yields one event per choice.
+    """
+
+    request_id: str
+    choice: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    error: str | None = None
+    num_cached: int = 0  # prompt tokens served from the prefix cache, on the first event

@@ -14,11 +14,12 @@ namespace legato {
 
 enum class Isa : int32_t { portable = 0, avx2 = 1, avx512 = 2, avx512_vnni = 3, avx512_bf16 = 4 };
 
-constexpr int32_t kPanel = 64;      // output columns of one packed weight panel
-constexpr int32_t kKvTile = 16;     // KV slots of one tile; block sizes are multiples of it
-constexpr int32_t kKvSplit = 256;   // attention partials cover absolute positions [256 s, 256 s + 256)
+constexpr int32_t kPanel = 64;     // output columns of one packed weight panel
+constexpr int32_t kKvTile = 16;    // KV slots of one tile; block sizes are multiples of it
+constexpr int32_t kKvSplit = 256;  // attention partials cover absolute positions [256 s, 256 s + 256)
 
-// ---------------------------------------------------------------------------------------------- activations and weights
+// ---------------------------------------------------------------------------------------------- activations and
+// weights
 
 enum class ActType : int32_t { f32 = 0, bf16 = 1, s8 = 2 };
 
@@ -28,10 +29,10 @@ struct Acts {
   ActType type;
   int32_t k;
   int32_t k_pad;
-  int32_t group;    // s8 only: 32 or 64
-  void* data;       // [rows][k_pad]
-  float* scales;    // s8 only: [rows][k_pad / group]
-  int32_t* sums;    // s8 only: [rows][k_pad / group]
+  int32_t group;  // s8 only: 32 or 64
+  void* data;     // [rows][k_pad]
+  float* scales;  // s8 only: [rows][k_pad / group]
+  int32_t* sums;  // s8 only: [rows][k_pad / group]
 };
 
 enum class WeightType : int32_t { f32 = 0, f16 = 1, bf16 = 2, i8 = 3, q4 = 4 };
@@ -42,29 +43,29 @@ struct Weight {
   WeightType type;
   int32_t n;
   int32_t k;
-  int32_t n_pad;        // multiple of 64
-  int32_t k_pad;        // multiple of 64
-  int32_t group;        // 0: one scale per output column
+  int32_t n_pad;  // multiple of 64
+  int32_t k_pad;  // multiple of 64
+  int32_t group;  // 0: one scale per output column
   int32_t zero;
-  int32_t has_min;      // 0 or 1
-  size_t panel_bytes;   // multiple of 64; panel p begins at panels + p * panel_bytes
+  int32_t has_min;     // 0 or 1
+  size_t panel_bytes;  // multiple of 64; panel p begins at panels + p * panel_bytes
   const uint8_t* panels;
 };
 
 enum class Activation : int32_t { none = 0, silu = 1, gelu = 2, gelu_tanh = 3, relu = 4 };
 enum class EpilogueKind : int32_t { store = 0, add = 1, glu = 2 };
 
-// store: out = act(y + bias), to `out` (f32) if set, else to `acts` (quantized; one 64-column panel is 64 / group groups)
-// add:   out += scale * (y + bias)
-// glu:   panels 2 i and 2 i + 1 hold gate and up: act(gate) * up, to `out` or `acts`, column panel i
+// store: out = act(y + bias), to `out` (f32) if set, else to `acts` (quantized; one 64-column panel is 64 / group
+// groups) add:   out += scale * (y + bias) glu:   panels 2 i and 2 i + 1 hold gate and up: act(gate) * up, to `out` or
+// `acts`, column panel i
 struct Epilogue {
   EpilogueKind kind;
   Activation act;
-  float scale;          // add: as above; store with act none: also multiplies (logits scale)
-  const float* bias;    // [n] or null, in the packed column order (glu: interleaved like the panels)
-  float* out;           // [rows][out_stride]
+  float scale;        // add: as above; store with act none: also multiplies (logits scale)
+  const float* bias;  // [n] or null, in the packed column order (glu: interleaved like the panels)
+  float* out;         // [rows][out_stride]
   int64_t out_stride;
-  Acts acts;            // used when out is null
+  Acts acts;  // used when out is null
 };
 
 // Rows [row_begin, row_end) x output panels [panel_begin, panel_end) (glu: panel pairs). scratch: linear_scratch bytes,
@@ -78,10 +79,10 @@ struct LinearArgs {
 // ------------------------------------------------------------------------------------------------------ row operations
 
 struct NormArgs {
-  const float* x;       // [rows][x_stride]
+  const float* x;  // [rows][x_stride]
   int64_t x_stride;
   int32_t width;
-  int32_t layer;        // 0: rms, 1: layer norm
+  int32_t layer;  // 0: rms, 1: layer norm
   float eps;
   const float* weight;  // [width]
   const float* bias;    // [width] or null
@@ -94,7 +95,7 @@ enum class TableType : int32_t { f32 = 0, f16 = 1, bf16 = 2, q8_0 = 3, q4_0 = 4,
 
 struct EmbedArgs {
   TableType type;
-  const uint8_t* table;   // rows in the checkpoint's own layout (GGUF blocks)
+  const uint8_t* table;  // rows in the checkpoint's own layout (GGUF blocks)
   int64_t row_bytes;
   int32_t width;
   float scale;
@@ -115,7 +116,8 @@ struct QuantizeArgs {
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
 // One cache group's pool, layer `layer` selected: tile t of kv head h in block b begins at
-//   base + b * block_bytes + layer_offset + ((h * tiles_per_block + t) * 2) * tile_bytes      K, then V tile_bytes later.
+//   base + b * block_bytes + layer_offset + ((h * tiles_per_block + t) * 2) * tile_bytes      K, then V tile_bytes
+//   later.
 // head_pad is head_dim rounded up to 16; tile_bytes = 16 * head_pad * sizeof(element).
 //   K tile: [head_pad / 2][16 slots][2]   V tile: [8 slot pairs][head_pad][2]      (bf16)
 //   K tile: [head_pad][16 slots]          V tile: [16 slots][head_pad]             (f32)
@@ -134,37 +136,37 @@ struct KvView {
 
 // Split, per-head rms norm (if weights are set), rope (if rope_dim > 0), write K and V at kv_slots[row] (-1: do not).
 struct HeadsArgs {
-  const float* x;             // [rows][x_stride]: q heads, k heads, v heads
+  const float* x;  // [rows][x_stride]: q heads, k heads, v heads
   int64_t x_stride;
-  float* q;                   // [rows][heads * head_dim]
+  float* q;  // [rows][heads * head_dim]
   int64_t q_stride;
   int32_t heads;
-  const float* q_norm;        // [head_dim] or null
+  const float* q_norm;  // [head_dim] or null
   const float* k_norm;
   float eps;
   int32_t rope_dim;
-  const float* cos_sin;       // [max_position][rope_dim]: cos of each pair, then sin of each pair
-  const int32_t* positions;   // [rows]
-  const int64_t* kv_slots;    // [rows]
+  const float* cos_sin;      // [max_position][rope_dim]: cos of each pair, then sin of each pair
+  const int32_t* positions;  // [rows]
+  const int64_t* kv_slots;   // [rows]
   KvView kv;
 };
 
 struct AttentionArgs {
-  const float* q;             // [rows][q_stride]
+  const float* q;  // [rows][q_stride]
   int64_t q_stride;
   int32_t heads;
   float scale;
-  int32_t window;             // 0: none
-  const int32_t* positions;   // [rows]: row attends to cached positions max(0, p - window + 1) .. p
+  int32_t window;            // 0: none
+  const int32_t* positions;  // [rows]: row attends to cached positions max(0, p - window + 1) .. p
   KvView kv;
-  float* out;                 // f32, or null: to `acts`
+  float* out;  // f32, or null: to `acts`
   int64_t out_stride;
   Acts acts;
 };
 
-// One item: rows [row_begin, row_end) of one sequence (at most kAttentionRows), one kv head, splits [split_begin, split_end).
-// partial == null: all splits of the rows are covered and the result is written to out_f32.
-// partial != null: (max, sum, acc[head_pad]) per (row, q head of this kv head, split), stride attention_partial_floats.
+// One item: rows [row_begin, row_end) of one sequence (at most kAttentionRows), one kv head, splits [split_begin,
+// split_end). partial == null: all splits of the rows are covered and the result is written to out_f32. partial !=
+// null: (max, sum, acc[head_pad]) per (row, q head of this kv head, split), stride attention_partial_floats.
 constexpr int32_t kAttentionRows = 16;
 struct AttentionItem {
   int32_t row_begin;
@@ -172,30 +174,30 @@ struct AttentionItem {
   int32_t kv_head;
   int32_t split_begin;
   int32_t split_end;
-  const int32_t* block_table; // logical to physical, of this sequence
-  float* partial;             // [split - split_begin][row][group head] entries
-  float* scratch;             // attention_scratch bytes, private to the thread
+  const int32_t* block_table;  // logical to physical, of this sequence
+  float* partial;              // [split - split_begin][row][group head] entries
+  float* scratch;              // attention_scratch bytes, private to the thread
 };
 
 // ------------------------------------------------------------------------------------------------------------- sampler
 
 // One row of logits, in place. Penalty and bias lists are already expanded by the runtime (id, value).
 struct SampleArgs {
-  float* logits;              // [vocab]
+  float* logits;  // [vocab]
   int32_t vocab;
-  const uint8_t* mask;        // bit per token id, 1 = allowed; or null
-  float temperature;          // 0: greedy (the largest, lowest id on a tie)
-  int32_t top_k;              // 0: off
-  float top_p;                // 1: off
-  float min_p;                // 0: off
-  float uniform;              // in [0, 1)
-  int32_t num_logprobs;       // -1: none
-  int32_t* scratch_ids;       // [vocab]
-  float* scratch_values;      // [vocab]
+  const uint8_t* mask;    // bit per token id, 1 = allowed; or null
+  float temperature;      // 0: greedy (the largest, lowest id on a tie)
+  int32_t top_k;          // 0: off
+  float top_p;            // 1: off
+  float min_p;            // 0: off
+  float uniform;          // in [0, 1)
+  int32_t num_logprobs;   // -1: none
+  int32_t* scratch_ids;   // [vocab]
+  float* scratch_values;  // [vocab]
   // results
-  int32_t token;              // -1: no allowed token, or NaN / Inf
-  float logprob;              // of `token`, from the logits before temperature and cuts
-  int32_t* top_ids;           // [num_logprobs]
+  int32_t token;     // -1: no allowed token, or NaN / Inf
+  float logprob;     // of `token`, from the logits before temperature and cuts
+  int32_t* top_ids;  // [num_logprobs]
   float* top_logprobs;
 };
 
@@ -224,6 +226,6 @@ const KernelTable* kernel_table(Isa isa);
 // Scratch sizes, the same for all ISA levels.
 size_t linear_scratch_bytes(const Acts& x, const Weight& w);
 size_t attention_scratch_bytes(const KvView& kv, int32_t heads);
-int32_t attention_partial_floats(const KvView& kv);   // 16-float aligned
+int32_t attention_partial_floats(const KvView& kv);  // 16-float aligned
 
 }  // namespace legato

@@ -29,11 +29,12 @@ struct PackArgs {
 };
 
 // Fills type, sizes and panel_bytes for a target; panels stays null. Returns total bytes (n_pad / 64 * panel_bytes).
-size_t describe_weight(WeightType type, int32_t n, int32_t k, int32_t group, int32_t zero, int32_t has_min, Weight* out);
+size_t describe_weight(WeightType type, int32_t n, int32_t k, int32_t group, int32_t zero, int32_t has_min,
+                       Weight* out);
 
-// Packs panels [panel_begin, panel_end) of `w` into `out` (the first byte of panel 0). Own-number targets (f32 from f32;
-// f16 from f16; bf16 from bf16; i8 group 32 from q8_0; q4 from q4_0 / q4_1) keep the numbers exactly; f32, bf16, i8
-// per channel and q4 with min (asymmetric, per group) take any source through f32. Null on success, else a message.
+// Packs panels [panel_begin, panel_end) of `w` into `out` (the first byte of panel 0). Own-number targets (f32 from
+// f32; f16 from f16; bf16 from bf16; i8 group 32 from q8_0; q4 from q4_0 / q4_1) keep the numbers exactly; f32, bf16,
+// i8 per channel and q4 with min (asymmetric, per group) take any source through f32. Null on success, else a message.
 const char* pack_weight(const PackArgs& args, const Weight& w, int32_t panel_begin, int32_t panel_end, uint8_t* out);
 
 // Exact f32 values of one source row.

@@ -24,6 +24,7 @@ const KernelTable kTable = {
     nullptr,  // attention
     nullptr,  // attention_merge
     nullptr,  // sample
+    nullptr,  // logprobs
     nullptr,  // find_faults
 };
 

@@ -181,23 +181,31 @@ struct AttentionItem {
 
 // ------------------------------------------------------------------------------------------------------------- sampler
 
-// One row of logits, in place. Penalty and bias lists are already expanded by the runtime (id, value).
+// Chooses one token of one row. The runtime has already applied penalties and bans (-inf) to `logits`.
+// Order: mask, temperature, min_p (relative to the largest), top_k (ties: lower id first), top_p (over what is left,
+// largest first), then the inverse CDF in ascending id order: the first id whose running sum exceeds uniform * total.
 struct SampleArgs {
-  float* logits;  // [vocab]
+  const float* logits;  // [vocab]
   int32_t vocab;
-  const uint8_t* mask;    // bit per token id, 1 = allowed; or null
+  const uint8_t* mask;    // bit per token id, little-endian, 1 = allowed; or null
   float temperature;      // 0: greedy (the largest, lowest id on a tie)
   int32_t top_k;          // 0: off
   float top_p;            // 1: off
   float min_p;            // 0: off
   float uniform;          // in [0, 1)
-  int32_t num_logprobs;   // -1: none
   int32_t* scratch_ids;   // [vocab]
   float* scratch_values;  // [vocab]
-  // results
-  int32_t token;     // -1: no allowed token, or NaN / Inf
-  float logprob;     // of `token`, from the logits before temperature and cuts
-  int32_t* top_ids;  // [num_logprobs]
+  int32_t token;          // result; -1: no token is allowed, or the row holds a NaN or +Inf
+};
+
+// Log probabilities from raw logits (before penalties, masks and temperature): of `token`, and of the `count` best.
+struct LogprobArgs {
+  const float* logits;
+  int32_t vocab;
+  int32_t token;
+  int32_t count;
+  float logprob;     // result
+  int32_t* top_ids;  // results, best first, ties by lower id
   float* top_logprobs;
 };
 
@@ -216,6 +224,7 @@ struct KernelTable {
   // Merge partials of splits [0, n) in ascending order for one (row, q head).
   void (*attention_merge)(const AttentionArgs&, int32_t row, int32_t head, const float* const* partials, int32_t n);
   void (*sample)(SampleArgs&);
+  void (*logprobs)(LogprobArgs&);
   // 1 for each row that holds a NaN or Inf.
   void (*find_faults)(const float* x, int64_t stride, int32_t width, int32_t rows, uint8_t* faults);
 };

@@ -1,0 +1,84 @@
+# One command each. Nothing here needs root, or the network beyond the package registries.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+SOURCES := pyproject.toml CMakeLists.txt README.md \
+  $(shell find src csrc -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.cpp' -o -name '*.h' -o -name '*.html' -o -name CMakeLists.txt \))
+CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint format bench parity native-test sanitize fuzz size clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+serve: $(VENV)/installed ## set up everything and serve the default model on port 8000 (ARGS="...": more flags)
+	@exec $(BIN)/legato serve $(ARGS)
+
+test: $(VENV)/dev $(VENV)/installed ## set up everything and run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev ## formatting, lint, types, layers, size
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+	$(BIN)/python tools/size.py
+
+format: $(VENV)/dev ## rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: $(VENV)/installed ## the standard workloads, offline, in the int8 format (ARGS="...": more flags)
+	$(BIN)/legato bench throughput --format int8 $(ARGS)
+
+parity: $(VENV)/dev $(VENV)/installed ## regenerate the golden files with torch and transformers, and check against them
+	tools/parity.sh $(ARGS)
+
+build/native/build.ninja: $(VENV)/dev
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DLEGATO_TESTS=ON -DLEGATO_PYTHON=OFF
+
+native-test: build/native/build.ninja ## build and run the C++ tests; no weak symbols in the ISA objects
+	$(BIN)/ninja -C build/native
+	$(BIN)/python tools/check_isa_objects.py build/native
+	$(BIN)/ctest --test-dir build/native --output-on-failure
+
+sanitize: $(VENV)/dev ## the C++ tests under ASan + UBSan, then under TSan
+	for kind in address thread; do \
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cmake -S . -B build/$$kind -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	    -DLEGATO_TESTS=ON -DLEGATO_PYTHON=OFF -DLEGATO_SANITIZE=$$kind && \
+	  $(BIN)/ninja -C build/$$kind && \
+	  $(BIN)/ctest --test-dir build/$$kind --output-on-failure || exit 1; \
+	done
+
+size: $(VENV)/bin/python ## lines and tokens per package
+	$(BIN)/python tools/size.py
+
+clean: ## remove the virtual environment and build folders
+	rm -rf $(VENV) build dist
+
+$(VENV)/bin/python:
+	@$(PYTHON) tools/check_system.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# The development tools include the build requirements, so that later builds are incremental.
+$(VENV)/dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(VENV)/installed: $(SOURCES) | $(VENV)/bin/python
+	@$(PYTHON) tools/check_system.py
+	@echo "building Legato (about a minute the first time)"
+	@if [ -e $(VENV)/dev ]; then \
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -C build-dir=build/wheel .; \
+	else \
+	  $(BIN)/python -m pip install --quiet .; \
+	fi
+	@touch $@

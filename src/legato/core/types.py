@@ -11,6 +11,8 @@ Words (used in this sense everywhere):
   slot          (KV) block * block_size + offset; (sequence) a stable number below max_num_seqs
 """
 
+from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
+
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field

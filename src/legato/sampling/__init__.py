@@ -1,0 +1,1 @@
+"""Sampling parameters, the counter-based generator, and the reference sampler."""

@@ -1,0 +1,119 @@
+"""Check sampling parameters, and turn them into what an executor installs in a sequence slot."""
+
+import math
+from collections.abc import Sequence
+
+from legato.core.errors import RequestError
+from legato.core.types import Request, SamplingParams, SlotReset
+
+__all__ = ["GREEDY_BELOW", "LOWEST_TEMPERATURE", "MAX_CHOICES", "MAX_LOGPROBS", "slot_reset", "validate"]
+
+MAX_CHOICES = 128
+MAX_STOP_STRINGS = 4
+MAX_LOGPROBS = 20
+GREEDY_BELOW = 1e-5  # lower temperatures mean 0
+LOWEST_TEMPERATURE = 0.01  # others are raised to this, so that logits / temperature stays finite
+_INT32_MAX = 2**31 - 1
+
+
+def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None:
+    """Check every field on its own and against the others.
+
+    Args:
+        params: as the client gave them; `max_tokens` and `seed` may still be None.
+        vocab_size: token ids are below this.
+        max_position: length of the context; `max_tokens` may not exceed it.
+
+    Raises:
+        RequestError: with `param` set to the first field that is wrong.
+    """
+    _check_int("n", params.n, 1, MAX_CHOICES)
+    _check_float("temperature", params.temperature, 0.0, 2.0)
+    if params.n > 1 and params.temperature < GREEDY_BELOW:
+        raise RequestError("n must be 1 when temperature is 0: all choices would be the same", param="n")
+    _check_float("top_p", params.top_p, 0.0, 1.0)
+    if params.top_p == 0:
+        raise RequestError("top_p must be above 0", param="top_p")
+    _check_int("top_k", params.top_k, -1, None)
+    _check_float("min_p", params.min_p, 0.0, 1.0)
+    _check_float("presence_penalty", params.presence_penalty, -2.0, 2.0)
+    _check_float("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
+    _check_float("repetition_penalty", params.repetition_penalty, 0.0, None)
+    if params.repetition_penalty == 0:
+        raise RequestError("repetition_penalty must be above 0", param="repetition_penalty")
+    if params.seed is not None:
+        _check_int("seed", params.seed, -(2**63), 2**63 - 1)
+    _check_stops(params, vocab_size)
+    _check_lengths(params, max_position)
+    if params.logprobs is not None:
+        _check_int("logprobs", params.logprobs, 0, min(MAX_LOGPROBS, vocab_size))
+    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        if not isinstance(getattr(params, name), bool):
+            raise RequestError(f"{name} must be true or false", param=name)
+
+
+def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) -> SlotReset:
+    """What an executor needs to sample for choice `choice` of `request` in sequence slot `slot`.
+
+    `output` holds the tokens that the sequence has produced so far (some, after a preemption). `request.params` are
+    valid and have a seed.
+    """
+    params = request.params
+    if params.seed is None:
+        raise ValueError(f"request {request.request_id} has no seed")
+    temperature = 0.0 if params.temperature < GREEDY_BELOW else max(params.temperature, LOWEST_TEMPERATURE)
+    repeats = params.repetition_penalty != 1.0
+    counts = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    banned = request.end_token_ids.union(params.stop_token_ids) if params.min_tokens else ()
+    return SlotReset(
+        slot=slot,
+        temperature=temperature,
+        top_p=params.top_p,
+        top_k=min(max(params.top_k, 0), _INT32_MAX),
+        min_p=params.min_p,
+        seed=params.seed,
+        choice=choice,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        num_logprobs=-1 if params.logprobs is None else params.logprobs,
+        min_position=len(request.prompt) + params.min_tokens if params.min_tokens else 0,
+        end_token_ids=tuple(sorted(banned)),
+        prompt=request.prompt if repeats else (),
+        output=tuple(output) if repeats or counts else (),
+    )
+
+
+def _check_stops(params: SamplingParams, vocab_size: int) -> None:
+    if len(params.stop) > MAX_STOP_STRINGS:
+        raise RequestError(
+            f"stop holds {len(params.stop)} strings, at most {MAX_STOP_STRINGS} are allowed", param="stop"
+        )
+    if not all(isinstance(text, str) and text for text in params.stop):
+        raise RequestError("stop must hold non-empty strings", param="stop")
+    for token in params.stop_token_ids:
+        _check_int("stop_token_ids", token, 0, vocab_size - 1)
+
+
+def _check_lengths(params: SamplingParams, max_position: int) -> None:
+    if params.max_tokens is not None:
+        _check_int("max_tokens", params.max_tokens, 1, max_position)
+    _check_int("min_tokens", params.min_tokens, 0, max_position if params.max_tokens is None else params.max_tokens)
+
+
+def _check_int(name: str, value: object, low: int, high: int | None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RequestError(f"{name} must be an integer, got {value!r}", param=name)
+    _check_range(name, value, low, high)
+
+
+def _check_float(name: str, value: object, low: float, high: float | None) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise RequestError(f"{name} must be a finite number, got {value!r}", param=name)
+    _check_range(name, value, low, high)
+
+
+def _check_range(name: str, value: float, low: float, high: float | None) -> None:
+    if value < low or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise RequestError(f"{name} must be {limits}, got {value}", param=name)

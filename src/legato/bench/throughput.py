@@ -1,0 +1,88 @@
+"""Offline throughput: all requests of a workload at once, through the same engine that serves.
+
+output tok/s = generated tokens / wall time; total tok/s = (prompt + generated tokens) / wall time. The model is loaded
+and one short request has run before the clock starts. Figures are medians over the rounds, with the spread.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from legato.bench.workloads import Job
+from legato.core.types import SamplingParams
+from legato.engine.llm import LLM
+
+__all__ = ["Throughput", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """One workload's figures. Seconds are wall time per round, in the order they ran."""
+
+    workload: str
+    requests: int
+    tokens_in: int
+    tokens_out: int
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def output_per_s(self) -> float:
+        return self.tokens_out / self.median_s
+
+    @property
+    def total_per_s(self) -> float:
+        return (self.tokens_in + self.tokens_out) / self.median_s
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest) / median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median_s
+
+    def to_json(self) -> dict[str, object]:
+        figures = {"output_per_s": self.output_per_s, "total_per_s": self.total_per_s, "spread": self.spread}
+        return {**asdict(self), **figures}
+
+
+def _params(job: Job) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True)
+
+
+def measure(
+    llm: LLM,
+    workloads: dict[str, list[Job]],
+    names: Sequence[str],
+    rounds: int,
+    progress: Callable[[str, int, float], None],
+) -> list[Throughput]:
+    """Run each named workload `rounds` times, round by round so that slow drift hits all alike."""
+    warm = Job(tuple(range(100, 132)), 4)
+    llm.generate([{"prompt_token_ids": list(warm.prompt)}], [_params(warm)], use_tqdm=False)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(rounds):
+        for name in names:
+            jobs = workloads[name]
+            prompts = [{"prompt_token_ids": list(job.prompt)} for job in jobs]
+            start = time.perf_counter()
+            outputs = llm.generate(prompts, [_params(job) for job in jobs], use_tqdm=False)
+            elapsed = time.perf_counter() - start
+            for job, output in zip(jobs, outputs, strict=True):
+                made = len(output.outputs[0].token_ids)
+                if made != job.max_tokens:
+                    raise RuntimeError(f"{name}: a request made {made} of {job.max_tokens} tokens")
+            seconds[name].append(elapsed)
+            progress(name, index, elapsed)
+    return [
+        Throughput(
+            name,
+            len(workloads[name]),
+            sum(len(job.prompt) for job in workloads[name]),
+            sum(job.max_tokens for job in workloads[name]),
+            tuple(seconds[name]),
+        )
+        for name in names
+    ]

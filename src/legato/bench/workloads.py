@@ -1,0 +1,40 @@
+"""The standard workloads, as token ids so that tokenizers play no part. Run greedy with ignore_eos.
+
+single   one request, 128 tokens in, 128 out: latency of one stream
+uniform  32 requests, 512 in, 128 out: throughput without raggedness
+mixed    64 requests, log-normal lengths in and out: chat and agent traffic
+"""
+
+import random
+from dataclasses import dataclass
+
+__all__ = ["WORKLOADS", "Job", "standard"]
+
+WORKLOADS = ("single", "uniform", "mixed")
+_FIRST_ID, _LAST_ID = 100, 49_000  # clear of control tokens, inside the default model's vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: prompt token ids, and how many tokens to generate."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+
+
+def standard(seed: int = 0, last_id: int = _LAST_ID) -> dict[str, list[Job]]:
+    """The three workloads, drawn from one generator in a fixed order: equal seeds give equal workloads."""
+    rng = random.Random(seed)
+
+    def job(num_in: int, num_out: int) -> Job:
+        return Job(tuple(rng.randrange(_FIRST_ID, last_id) for _ in range(num_in)), num_out)
+
+    def lengths() -> tuple[int, int]:
+        num_in = min(1024, max(16, rng.lognormvariate(5.0, 0.9)))
+        num_out = min(512, max(8, rng.lognormvariate(4.6, 0.8)))
+        return int(num_in), int(num_out)
+
+    single = [job(128, 128)]
+    uniform = [job(512, 128) for _ in range(32)]
+    mixed = [job(*lengths()) for _ in range(64)]
+    return {"single": single, "uniform": uniform, "mixed": mixed}

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace legato {
+#include "base/isa.h"
 
-enum class Isa : int32_t { portable = 0, avx2 = 1, avx512 = 2, avx512_vnni = 3, avx512_bf16 = 4 };
+namespace legato {
 
 constexpr int32_t kPanel = 64;     // output columns of one packed weight panel
 constexpr int32_t kKvTile = 16;    // KV slots of one tile; block sizes are multiples of it

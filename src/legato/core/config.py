@@ -1,12 +1,31 @@
-"""Configuration as frozen dataclasses. The command line is generated from the fields: name, type, default, help.
+"""Configuration as frozen dataclasses. The command line and `LLM(...)` are generated from the fields.
 
-`flag(...)` gives a field its help line, choices and the names other engines use for it.
+`flag(...)` gives a field its help line, choices, and the names and values other engines use for it. `flags(Config)`
+lists the fields of a configuration, nested ones included, and `build(Config, values)` makes one from flat values.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar, get_type_hints
 
-__all__ = ["CacheConfig", "EngineConfig", "ModelConfig", "SchedulerConfig", "ServerConfig", "flag"]
+from legato.core.errors import ConfigError
+
+__all__ = [
+    "CacheConfig",
+    "EngineConfig",
+    "Flag",
+    "ModelConfig",
+    "SchedulerConfig",
+    "ServeConfig",
+    "ServerConfig",
+    "build",
+    "flag",
+    "flags",
+]
+
+_Config = TypeVar("_Config")
+_NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
 
 def flag(
@@ -15,18 +34,87 @@ def flag(
     *,
     choices: tuple[str, ...] = (),
     aliases: tuple[str, ...] = (),
+    values: Mapping[str, str] = _NO_VALUES,
     positional: bool = False,
 ) -> Any:
-    """A dataclass field that is also a command-line flag. `aliases` are accepted spellings, without dashes."""
+    """A dataclass field that is also a command-line flag.
+
+    `aliases` are accepted spellings of the name, without dashes; `values` maps accepted spellings of the value.
+    """
     return field(
         default=default,
-        metadata={"help": help, "choices": choices, "aliases": aliases, "positional": positional},
+        metadata={"help": help, "choices": choices, "aliases": aliases, "values": values, "positional": positional},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One field of a configuration, as the command line sees it. `type` is the annotation."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    aliases: tuple[str, ...]
+    values: Mapping[str, str]
+    positional: bool
+    group: str  # first line of the owning class's docstring
+
+
+def flags(config: type) -> Iterator[Flag]:
+    """The flags of a configuration class and of the configurations nested in it."""
+    hints = get_type_hints(config)
+    group = (config.__doc__ or "").splitlines()[0]
+    nested = []
+    for f in fields(config):
+        if is_dataclass(hints[f.name]):
+            nested.append(hints[f.name])
+        else:
+            yield Flag(name=f.name, type=hints[f.name], default=f.default, group=group, **f.metadata)
+    for inner in nested:
+        yield from flags(inner)
+
+
+def build(config: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """Make a configuration from flat values by field name or alias; ConfigError for an unknown name or bad value."""
+    names = {spelling.replace("-", "_"): f for f in flags(config) for spelling in (f.name, *f.aliases)}
+    known: dict[str, Any] = {}
+    for name, value in values.items():
+        spec = names.get(name)
+        if spec is None:
+            raise ConfigError(f"unknown setting {name!r}")
+        if isinstance(value, str):
+            value = spec.values.get(value, value)
+        if spec.choices and value not in spec.choices:
+            raise ConfigError(f"{name}: {value!r} is not one of {', '.join(spec.choices)}")
+        known[spec.name] = value
+    return _construct(config, known)
+
+
+def _construct(config: type[_Config], known: Mapping[str, Any]) -> _Config:
+    hints = get_type_hints(config)
+    arguments = {}
+    for f in fields(config):  # type: ignore[arg-type]
+        if is_dataclass(hints[f.name]):
+            arguments[f.name] = _construct(hints[f.name], known)
+        elif f.name in known:
+            arguments[f.name] = known[f.name]
+        elif f.default is MISSING:
+            raise ConfigError(f"{f.name} must be given")
+    return config(**arguments)
+
+
+def _at_least(config: object, least: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            raise ConfigError(f"{name} must be at least {least}, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Which model, in which numbers."""
+    """Model: which one, and in which numbers."""
 
     model: str = flag("", "folder, .gguf file, or Hugging Face id; empty: the default model", positional=True)
     served_model_name: tuple[str, ...] = flag((), "names clients use; the first one is reported")
@@ -35,6 +123,7 @@ class ModelConfig:
         "weights: auto keeps the checkpoint's own numbers",
         choices=("auto", "fp32", "bf16", "int8", "int4"),
         aliases=("quantization", "q", "dtype"),
+        values={"bfloat16": "bf16", "float32": "fp32", "float": "fp32"},
     )
     max_model_len: int | None = flag(None, "longest sequence in tokens; default: the model's own limit")
     tokenizer: str | None = flag(None, "folder or tokenizer.json to use instead of the model's")
@@ -44,13 +133,21 @@ class ModelConfig:
         None, "where models and engine files are kept; default: $LEGATO_CACHE or ~/.cache/legato"
     )
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "max_model_len")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """The KV cache."""
+    """KV cache: its layout and its share of the memory."""
 
     block_size: int = flag(16, "KV slots per block, a multiple of 16")
-    kv_cache_dtype: str = flag("auto", "auto is bf16 (fp32 for fp32 weights)", choices=("auto", "bf16", "fp32"))
+    kv_cache_dtype: str = flag(
+        "auto",
+        "auto is bf16 (fp32 for fp32 weights)",
+        choices=("auto", "bf16", "fp32"),
+        values={"bfloat16": "bf16", "float32": "fp32"},
+    )
     kv_cache_memory: int | None = flag(
         None, "bytes for the KV pool; overrides the utilization", aliases=("kv-cache-memory-bytes",)
     )
@@ -62,10 +159,17 @@ class CacheConfig:
     )
     prefault_kv: bool = flag(False, "touch the whole KV pool at start")
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "kv_cache_memory", "num_blocks")
+        if self.block_size < 16 or self.block_size % 16:
+            raise ConfigError(f"block_size must be a multiple of 16, not {self.block_size}")
+        if not 0 < self.memory_utilization <= 1:
+            raise ConfigError(f"memory_utilization must be above 0 and at most 1, not {self.memory_utilization}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """What goes into a step."""
+    """Scheduler: what goes into a step."""
 
     policy: str = flag("fcfs", "order of admission", choices=("fcfs", "static"), aliases=("scheduling-policy",))
     max_num_seqs: int = flag(64, "sequences that run at once")
@@ -74,10 +178,14 @@ class SchedulerConfig:
     max_num_queued_reqs: int = flag(4096, "waiting requests beyond which new ones are refused with 429")
     static_padding: bool = flag(False, "policy static: compute padded rows, as a naive server does")
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold")
+        _at_least(self, 0, "max_num_queued_reqs")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """All that an engine needs."""
+    """Engine: what computes, and how."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -86,13 +194,35 @@ class EngineConfig:
     threads: int | None = flag(None, "compute threads; default: physical cores within affinity and CPU quota")
     seed: int | None = flag(None, "seed for requests that have none; default: random")
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "threads")
+        if self.seed is not None and not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"seed must be from 0 to 2^63 - 1, not {self.seed}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """The HTTP server."""
+    """Server: where it listens, and how it ends."""
 
     host: str = flag("127.0.0.1", "address to listen on")
-    port: int = flag(8000, "port to listen on")
+    port: int = flag(8000, "port to listen on; 0: any free one")
     drain_timeout: float = flag(30.0, "seconds running requests get after SIGTERM", aliases=("shutdown-timeout",))
+    stall_timeout: float = flag(60.0, "seconds one step may last before /health says 503")
     max_body_bytes: int = flag(8 << 20, "largest request body")
-    log_level: str = flag("info", "log level", choices=("debug", "info", "warning", "error"))
+    log_level: str = flag(
+        "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
+    )
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "drain_timeout", "stall_timeout")
+        _at_least(self, 1, "max_body_bytes")
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """All that `legato serve` takes."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)

@@ -1,0 +1,1 @@
+"""Text to token ids and back: assets of a checkpoint, encoding, incremental decoding, stop strings."""

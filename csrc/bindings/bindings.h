@@ -5,8 +5,9 @@
 
 namespace legato {
 
+void bind_pack(nanobind::module_& m);        // _native: the weight packer
 void bind_ops_rows(nanobind::module_& m);    // _native.ops: row kernels, attention, sampler (for tests and benches)
-void bind_ops_linear(nanobind::module_& m);  // _native.ops: packing and matrix products (for tests and benches)
+void bind_ops_linear(nanobind::module_& m);  // _native.ops: matrix products (for tests and benches)
 void bind_engine(nanobind::module_& m);      // _native: engine files and the plan runner
 
 }  // namespace legato

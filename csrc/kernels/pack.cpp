@@ -1,0 +1,262 @@
+#include "kernels/pack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/pack_convert.h"
+#include "kernels/pack_quantize.h"
+
+namespace legato {
+namespace {
+
+constexpr int32_t kBlock = 32;  // values of a GGUF block
+
+int32_t round_up(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// A column is encoded on its own, in order of k; a panel is then 64 encoded columns, interleaved element by element.
+// A chunk is a group of a grouped layout, or the whole column.
+struct Chunks {
+  int32_t count;        // chunks in a column
+  size_t code_bytes;    // codes of one chunk of one column
+  size_t element;       // bytes of one column that lie together
+  size_t header_bytes;  // d and m of a chunk's 64 columns, before their codes
+};
+
+Chunks chunks_of(const Weight& w) {
+  const size_t k = static_cast<size_t>(w.k_pad);
+  const size_t header = static_cast<size_t>(1 + w.has_min) * kPanel * 2;
+  switch (w.type) {
+    case WeightType::f32:
+      return {1, k * 4, 4, 0};
+    case WeightType::f16:
+      return {1, k * 2, 2, 0};
+    case WeightType::bf16:
+      return {1, k * 2, 4, 0};
+    case WeightType::i8:
+      if (w.group == 0) return {1, k, 4, 0};
+      return {w.k_pad / w.group, static_cast<size_t>(w.group), 4, header};
+    case WeightType::q4:
+      return {w.k_pad / w.group, static_cast<size_t>(w.group) / 2, 4, header};
+  }
+  return {};
+}
+
+bool has_channel_scale(const Weight& w) { return w.type == WeightType::i8 && w.group == 0; }
+
+// One encoded column. `values` is room for k_pad f32 values.
+struct Column {
+  uint8_t* codes;
+  uint16_t* d;
+  uint16_t* m;
+  float* scale;
+  float* values;
+};
+
+void encode_pad(const Weight& w, const Column& out) {
+  const Chunks chunks = chunks_of(w);
+  const uint8_t code = w.type == WeightType::i8   ? 128
+                       : w.type == WeightType::q4 ? static_cast<uint8_t>(w.zero * 17)
+                                                  : 0;
+  std::memset(out.codes, code, chunks.code_bytes * static_cast<size_t>(chunks.count));
+  std::fill_n(out.d, chunks.count, uint16_t{0});
+  std::fill_n(out.m, chunks.count, uint16_t{0});
+  *out.scale = 0.0f;
+}
+
+void encode_q8_0(const uint8_t* row, int32_t k, const Column& out) {
+  for (int32_t b = 0; b < k / kBlock; ++b, row += 34) {
+    std::memcpy(out.d + b, row, 2);
+    for (int32_t j = 0; j < kBlock; ++j) out.codes[b * kBlock + j] = row[2 + j] ^ 0x80;
+  }
+}
+
+// The nibbles of a GGUF block are already in this layout's order.
+void encode_q4_blocks(const uint8_t* row, int32_t k, bool has_min, const Column& out) {
+  const int32_t header = has_min ? 4 : 2;
+  for (int32_t b = 0; b < k / kBlock; ++b, row += header + kBlock / 2) {
+    std::memcpy(out.d + b, row, 2);
+    if (has_min) std::memcpy(out.m + b, row + 2, 2);
+    std::memcpy(out.codes + b * (kBlock / 2), row + header, kBlock / 2);
+  }
+}
+
+const char* encode_q4_values(const Weight& w, const Column& out) {
+  const int32_t half = w.group / 2;
+  std::vector<uint8_t> q(static_cast<size_t>(w.group));
+  for (int32_t g = 0; g * w.group < w.k; ++g) {
+    const int32_t count = std::min(w.group, w.k - g * w.group);
+    std::fill(q.begin(), q.end(), uint8_t{0});
+    const char* error = quantize_group_q4(out.values + g * w.group, count, q.data(), out.d + g, out.m + g);
+    if (error != nullptr) return error;
+    for (int32_t b = 0; b < half; ++b)
+      out.codes[g * half + b] = static_cast<uint8_t>(q[static_cast<size_t>(b)] | q[static_cast<size_t>(b + half)] << 4);
+  }
+  return nullptr;
+}
+
+// Targets that any source reaches through f32.
+const char* encode_values(const SourceRow& row, const Weight& w, const Column& out) {
+  dequantize_row(row.type, row.data, w.k, out.values);
+  switch (w.type) {
+    case WeightType::f32:
+      std::memcpy(out.codes, out.values, static_cast<size_t>(w.k) * 4);
+      return nullptr;
+    case WeightType::bf16:
+      for (int32_t i = 0; i < w.k; ++i) {
+        const uint16_t value = f32_to_bf16(out.values[i]);
+        std::memcpy(out.codes + 2 * i, &value, 2);
+      }
+      return nullptr;
+    case WeightType::i8:
+      if (w.group != 0) return "int8 groups are made from Q8_0 only";
+      return quantize_channel_i8(out.values, w.k, out.codes, out.scale);
+    case WeightType::q4:
+      if (!w.has_min || w.zero != 0) return "4-bit groups without a minimum are made from Q4_0 only";
+      return encode_q4_values(w, out);
+    case WeightType::f16:
+      break;
+  }
+  return "f16 weights are made from F16 only";
+}
+
+const char* encode_column(const SourceRow& row, const Weight& w, const Column& out) {
+  encode_pad(w, out);
+  if (row.data == nullptr) return nullptr;
+  const bool blocks = w.group == kBlock;
+  const bool own_q4_0 = row.type == TableType::q4_0 && w.zero == 8 && !w.has_min;
+  const bool own_q4_1 = row.type == TableType::q4_1 && w.zero == 0 && w.has_min;
+  if ((row.type == TableType::f16 && w.type == WeightType::f16) ||
+      (row.type == TableType::bf16 && w.type == WeightType::bf16)) {
+    std::memcpy(out.codes, row.data, static_cast<size_t>(w.k) * 2);
+  } else if (row.type == TableType::q8_0 && w.type == WeightType::i8 && blocks) {
+    encode_q8_0(row.data, w.k, out);
+  } else if (w.type == WeightType::q4 && blocks && (own_q4_0 || own_q4_1)) {
+    encode_q4_blocks(row.data, w.k, own_q4_1, out);
+  } else {
+    return encode_values(row, w, out);
+  }
+  return nullptr;
+}
+
+// out[i][c] = columns[c][i] for 64 columns that lie `stride` bytes apart. A tile of 16 elements at a time: its lines
+// stay in L1 on both sides.
+template <typename Element>
+void interleave(const uint8_t* columns, size_t stride, size_t count, uint8_t* out) {
+  constexpr size_t kTile = 16;
+  for (size_t begin = 0; begin < count; begin += kTile) {
+    const size_t tile = std::min(kTile, count - begin);
+    for (size_t c = 0; c < kPanel; ++c) {
+      const uint8_t* from = columns + c * stride + begin * sizeof(Element);
+      uint8_t* to = out + (begin * kPanel + c) * sizeof(Element);
+      for (size_t i = 0; i < tile; ++i)
+        std::memcpy(to + i * kPanel * sizeof(Element), from + i * sizeof(Element), sizeof(Element));
+    }
+  }
+}
+
+// 64 encoded columns.
+class PanelBuffer {
+ public:
+  explicit PanelBuffer(const Weight& w)
+      : chunks_(chunks_of(w)),
+        column_bytes_(chunks_.code_bytes * static_cast<size_t>(chunks_.count)),
+        codes_(column_bytes_ * kPanel),
+        d_(static_cast<size_t>(chunks_.count) * kPanel),
+        m_(d_.size()),
+        values_(static_cast<size_t>(w.k_pad)) {}
+
+  Column column(size_t c) {
+    const size_t first = c * static_cast<size_t>(chunks_.count);
+    return {codes_.data() + c * column_bytes_, d_.data() + first, m_.data() + first, scales_ + c, values_.data()};
+  }
+
+  void write(const Weight& w, uint8_t* out) const {
+    for (int32_t g = 0; g < chunks_.count; ++g) {
+      const size_t group = static_cast<size_t>(g);
+      if (chunks_.header_bytes > 0) write_header(group, w.has_min != 0, out);
+      out += chunks_.header_bytes;
+      const uint8_t* codes = codes_.data() + group * chunks_.code_bytes;
+      if (chunks_.element == 2) {
+        interleave<uint16_t>(codes, column_bytes_, chunks_.code_bytes / 2, out);
+      } else {
+        interleave<uint32_t>(codes, column_bytes_, chunks_.code_bytes / 4, out);
+      }
+      out += chunks_.code_bytes * kPanel;
+    }
+    if (has_channel_scale(w)) std::memcpy(out, scales_, sizeof scales_);
+  }
+
+ private:
+  void write_header(size_t group, bool has_min, uint8_t* out) const {
+    for (size_t c = 0; c < kPanel; ++c) {
+      const size_t index = c * static_cast<size_t>(chunks_.count) + group;
+      std::memcpy(out + 2 * c, &d_[index], 2);
+      if (has_min) std::memcpy(out + 2 * (kPanel + c), &m_[index], 2);
+    }
+  }
+
+  Chunks chunks_;
+  size_t column_bytes_;
+  std::vector<uint8_t> codes_;  // [64][column_bytes]
+  std::vector<uint16_t> d_;     // [64][chunks]
+  std::vector<uint16_t> m_;
+  float scales_[kPanel] = {};
+  std::vector<float> values_;
+};
+
+bool is_supported(WeightType type, int32_t k_pad, int32_t group, int32_t zero, int32_t has_min) {
+  if (type == WeightType::q4) {
+    const bool fits = (group == 32 || group == 64 || group == 128) && k_pad % group == 0;
+    return fits && zero >= 0 && zero <= 15 && (has_min == 0 || has_min == 1);
+  }
+  return (group == 0 || (type == WeightType::i8 && group == kBlock)) && zero == 0 && has_min == 0;
+}
+
+}  // namespace
+
+size_t describe_weight(WeightType type, int32_t n, int32_t k, int32_t group, int32_t zero, int32_t has_min,
+                       Weight* out) {
+  if (n <= 0 || k <= 0 || n > INT32_MAX - kPanel || k > INT32_MAX - kPanel) return 0;
+  const int32_t n_pad = round_up(n, kPanel);
+  const int32_t k_pad = round_up(k, 64);
+  if (!is_supported(type, k_pad, group, zero, has_min)) return 0;
+  *out = {type, n, k, n_pad, k_pad, group, zero, has_min, 0, nullptr};
+  const Chunks chunks = chunks_of(*out);
+  out->panel_bytes = (chunks.header_bytes + chunks.code_bytes * kPanel) * static_cast<size_t>(chunks.count);
+  if (has_channel_scale(*out)) out->panel_bytes += kPanel * sizeof(float);
+  return out->panel_bytes * static_cast<size_t>(n_pad / kPanel);
+}
+
+int32_t layout_id(const Weight& w) {
+  switch (w.type) {
+    case WeightType::f32:
+      return 1;
+    case WeightType::f16:
+      return 2;
+    case WeightType::bf16:
+      return 3;
+    case WeightType::i8:
+      return w.group == 0 ? 4 : 5;
+    case WeightType::q4:
+      return 6;
+  }
+  return 0;
+}
+
+const char* pack_weight(const PackArgs& args, const Weight& w, int32_t panel_begin, int32_t panel_end, uint8_t* out) {
+  if (args.n != w.n || args.k != w.k) return "the source and the packed weight differ in shape";
+  PanelBuffer buffer(w);
+  for (int32_t panel = panel_begin; panel < panel_end; ++panel) {
+    for (int32_t c = 0; c < kPanel; ++c) {
+      const int32_t column = panel * kPanel + c;
+      const SourceRow row = column < w.n ? args.rows[column] : SourceRow{TableType::f32, nullptr};
+      const char* error = encode_column(row, w, buffer.column(static_cast<size_t>(c)));
+      if (error != nullptr) return error;
+    }
+    buffer.write(w, out + static_cast<size_t>(panel) * w.panel_bytes);
+  }
+  return nullptr;
+}
+
+}  // namespace legato

@@ -47,8 +47,10 @@ class Tensor:
 
     kind: "linear" (packed panels), "table" (rows gathered one at a time), "vector" (float32).
     `sources` are canonical names in the checkpoint, concatenated along axis 0 in this order; with `interleave`
-    there are two sources (gate, up) whose 64-row panels alternate. `shape` is that of the result, (n, k) or (n,).
-    `format` is a row of `legato.quant.formats`.
+    there are two sources (gate, up) of n / 2 rows each whose 64-row panels alternate (each source is padded to whole
+    panels by itself). `shape` is that of the unpadded result, (n, k) or (n,). `format` is a row of
+    `legato.quant.formats`. A format that keeps the checkpoint's own numbers has sources of that one dtype; f32, bf16,
+    int8 and int4 may join sources of different dtypes.
     """
 
     name: str
@@ -122,7 +124,7 @@ class Norm(Op):
 class Linear(Op):
     """y = x @ weight.T + bias, then the epilogue:
 
-    "store"  out = act(y)
+    "store"  out[column : column + n] = act(y)    (out is f32 where n is less than its width)
     "add"    out += scale * y            (out is f32; the residual stream)
     "glu"    out = act(gate) * up        (weight is interleaved; out is half as wide)
     """
@@ -138,6 +140,7 @@ class Linear(Op):
     epilogue: str
     act: str = "none"  # none | silu | gelu | gelu_tanh | relu
     scale: float = 1.0
+    column: int = 0  # store only: q, k and v of different formats fill one buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,134 @@
+"""Parts that Llama-like families share: which config.json key gives what, and the names of the tensors."""
+
+from collections.abc import Sequence
+
+from legato.models.config import Config
+from legato.models.spec import (
+    Arch,
+    Attention,
+    Body,
+    Embedding,
+    GatedMlp,
+    Head,
+    Layer,
+    Norm,
+    Proj,
+    Residual,
+    Rope,
+)
+
+__all__ = ["ACTS", "attention", "decoder", "gated_mlp", "head_dim", "late_windows", "rms", "windows"]
+
+# config.json names of activations -> the plan's
+ACTS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+def rms(c: Config, name: str) -> Norm:
+    return Norm(name, "rms", c.number("rms_norm_eps"))
+
+
+def head_dim(c: Config) -> int:
+    """An explicit head_dim wins; absent or null: hidden_size / num_attention_heads."""
+    hidden, heads = c.integer("hidden_size"), c.integer("num_attention_heads")
+    dim = c.integer("head_dim", None)
+    if dim is None and hidden % heads:
+        raise c.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
+    return dim or hidden // heads
+
+
+def attention(
+    c: Config,
+    *,
+    rope: Rope | None,
+    window: int | None = None,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    qk_norm: bool = False,
+    scale: float | None = None,
+) -> Attention:
+    """self_attn.{q,k,v,o}_proj, and with qk_norm self_attn.{q,k}_norm."""
+    heads, dim = c.integer("num_attention_heads"), head_dim(c)
+    kv_heads = c.integer("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise c.error("num_key_value_heads", f"is {kv_heads}, which does not divide num_attention_heads {heads}")
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        qkv=tuple(Proj(f"self_attn.{name}_proj", qkv_bias) for name in "qkv"),
+        out=Proj("self_attn.o_proj", out_bias),
+        scale=dim**-0.5 if scale is None else scale,
+        rope=rope,
+        window=window,
+        q_norm=rms(c, "self_attn.q_norm") if qk_norm else None,
+        k_norm=rms(c, "self_attn.k_norm") if qk_norm else None,
+    )
+
+
+def gated_mlp(c: Config, *, bias: bool = False) -> GatedMlp:
+    """mlp.{gate,up,down}_proj."""
+    return GatedMlp(
+        width=c.integer("intermediate_size"),
+        act=c.choice("hidden_act", ACTS),
+        gate=Proj("mlp.gate_proj", bias),
+        up=Proj("mlp.up_proj", bias),
+        down=Proj("mlp.down_proj", bias),
+    )
+
+
+def windows(c: Config, default: Sequence[bool] | None = None) -> list[int | None]:
+    """Window of each layer, from `layer_types`, or from `default` (True: windowed) where the config has none."""
+    n = c.integer("num_hidden_layers")
+    size = c.integer("sliding_window", None)
+    if "layer_types" in c:
+        types = c.entries("layer_types", n)
+        if unknown := set(types) - {"full_attention", "sliding_attention"}:
+            raise c.error("layer_types", f"holds {min(unknown)!r}")
+        sliding: Sequence[bool] = [t == "sliding_attention" for t in types]
+    else:
+        sliding = default or [False] * n
+    if size is None and any(sliding):
+        raise c.error("sliding_window", "is missing, but layers with a window are asked for")
+    return [size if s else None for s in sliding]
+
+
+def late_windows(c: Config) -> list[int | None]:
+    """Qwen's rule: off without `use_sliding_window`; else `layer_types`, or all layers from `max_window_layers` on."""
+    n = c.integer("num_hidden_layers")
+    first = c.get("max_window_layers", 28)
+    if c.flag("use_sliding_window"):
+        return windows(c, [i >= first for i in range(n)])
+    c.unused("sliding_window", "layer_types")
+    return [None] * n
+
+
+def decoder(c: Config, layers: Sequence[tuple[Body, Body]], *, tied: bool = False) -> Arch:
+    """Pre-norm decoder in Llama's names: one (attention, mlp) per layer. tied: where the config does not say."""
+    return Arch(
+        name=c.architecture,
+        file=c.file,
+        hidden=c.integer("hidden_size"),
+        vocab=c.integer("vocab_size"),
+        max_position=c.integer("max_position_embeddings"),
+        embedding=Embedding("model.embed_tokens"),
+        layers=tuple(
+            Layer(
+                f"model.layers.{i}.",
+                (
+                    Residual(rms(c, "input_layernorm"), first),
+                    Residual(rms(c, "post_attention_layernorm"), second),
+                ),
+            )
+            for i, (first, second) in enumerate(layers)
+        ),
+        norm=rms(c, "model.norm"),
+        head=Head("lm_head", tied=c.flag("tie_word_embeddings", tied)),
+        ignored=("*.rotary_emb.inv_freq",),
+    )

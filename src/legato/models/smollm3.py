@@ -1,0 +1,24 @@
+"""SmolLM3: the Llama block; every fourth layer has no rope, and (if windows are on) such layers have a window."""
+
+from legato.models.config import Config
+from legato.models.parts import attention, decoder, gated_mlp, head_dim, windows
+from legato.models.rope import rope
+from legato.models.spec import Arch
+
+ARCHITECTURES = ("SmolLM3ForCausalLM",)
+
+
+def arch(c: Config) -> Arch:
+    n, every = c.integer("num_hidden_layers"), c.integer("no_rope_layer_interval", 4)
+    has_rope = [bool(r) for r in c.entries("no_rope_layers", n, [(i + 1) % every != 0 for i in range(n)])]
+    c.unused("max_window_layers")
+    rotary = rope(c, head_dim(c), theta=2_000_000.0)
+    bias = c.flag("attention_bias")
+    window = windows(c, [not r for r in has_rope]) if c.flag("use_sliding_window") else [None] * n
+    c.unused("layer_types", "sliding_window")
+    mlp = gated_mlp(c, bias=c.flag("mlp_bias"))
+    layers = [
+        (attention(c, rope=rotary if r else None, window=w, qkv_bias=bias, out_bias=bias), mlp)
+        for r, w in zip(has_rope, window, strict=True)
+    ]
+    return decoder(c, layers, tied=True)

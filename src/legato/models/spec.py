@@ -1,0 +1,144 @@
+"""The grammar of a model: frozen facts, no arithmetic. A family file reads config.json into one `Arch`.
+
+An Arch is an embedding, layers, a last norm and a head. A layer is a list of blocks, each of which changes the
+residual stream; a block wraps a body (attention, an MLP). New maths is a new block or body type here, not a flag.
+Tensor names are those of the checkpoint; in a layer they are relative to the layer's prefix.
+"""
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Arch",
+    "Attention",
+    "Block",
+    "Body",
+    "Embedding",
+    "GatedMlp",
+    "Head",
+    "Layer",
+    "Norm",
+    "Proj",
+    "Residual",
+    "Rope",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Proj:
+    """A projection y = x W^T + b, tensors `name`.weight and, with `bias`, `name`.bias."""
+
+    name: str
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """kind "rms" or "layer" (see legato.build.plan.Norm); `name` is the tensor prefix."""
+
+    name: str
+    kind: str
+    eps: float
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embedding of the first `dim` values of a head: see legato.build.plan.Rope."""
+
+    dim: int
+    inv_freq: tuple[float, ...]
+    factor: float = 1.0
+
+
+class Body:
+    """Base of what a block wraps: a function from a normed row to a row of the same width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Body):
+    """Causal attention with KV heads shared by groups of query heads.
+
+    qkv: projections whose outputs, joined, are [q heads | k heads | v heads]. Without rope: no positions.
+    q_norm and k_norm work on each head by itself. window: how many positions a row sees, itself included.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    qkv: tuple[Proj, ...]
+    out: Proj
+    scale: float
+    rope: Rope | None
+    window: int | None = None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMlp(Body):
+    """down(act(gate(x)) * up(x)), `width` values in the middle."""
+
+    width: int
+    act: str
+    gate: Proj
+    up: Proj
+    down: Proj
+
+
+class Block:
+    """Base of what a layer is made of: something that changes the residual stream x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual(Block):
+    """x += scale * body(norm(x))."""
+
+    norm: Norm
+    body: Body
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Blocks in order; `prefix` comes before the tensor names of all of them."""
+
+    prefix: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """x = scale * table[token]; `name` is the tensor prefix."""
+
+    name: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """logits = scale * (x W^T + b). Tied: the embedding's table is W, and a `name`.weight in the file is not used."""
+
+    name: str
+    tied: bool
+    bias: bool = False
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """One model, ready to lower. `ignored` are patterns (fnmatch) of tensors that take no part in the result.
+
+    `runs` is False for a family that proves the grammar while some of its ops have no kernel yet.
+    """
+
+    name: str
+    file: str
+    hidden: int
+    vocab: int
+    max_position: int
+    embedding: Embedding
+    layers: tuple[Layer, ...]
+    norm: Norm
+    head: Head
+    ignored: tuple[str, ...] = ()
+    runs: bool = True

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from legato.core.errors import CheckpointError
 from legato.weights.dtypes import BLOCKS, SUPPORTED, row_bytes
 from legato.weights.mapped import MappedFile
+from legato.weights.messages import refuse
 from legato.weights.source import RawTensor, TensorInfo
 
 __all__ = ["GgufFile"]
@@ -68,7 +68,7 @@ class _Cursor:
         self.elements = _MAX_ELEMENTS
 
     def fail(self, message: str) -> NoReturn:
-        raise CheckpointError(f"{self.file}: {message}")
+        refuse(self.file, message)
 
     def need(self, size: int, what: str) -> int:
         """Steps over `size` bytes and returns where they start."""
@@ -231,18 +231,19 @@ class GgufFile:
         return TensorInfo(name, shape, dtype, str(self.path)), cursor.u64(what)
 
     def _extent(self, info: TensorInfo, offset: int, base: int, alignment: int) -> _Extent:
-        what = f"{self.path}: tensor {info.name}"
+        what = f"tensor {info.name}"
         if 0 in info.shape:
-            raise CheckpointError(f"{what} has the empty shape {info.shape}")
+            refuse(self.path, f"{what} has the empty shape {info.shape}")
         size = row_bytes(info.dtype, info.shape[-1])
         if size is None:
-            raise CheckpointError(f"{what}: rows of {info.shape[-1]} values are not whole {info.dtype} blocks")
+            refuse(self.path, f"{what}: rows of {info.shape[-1]} values are not whole {info.dtype} blocks")
         if offset % alignment:
-            raise CheckpointError(f"{what}: offset {offset} is not a multiple of the alignment {alignment}")
+            refuse(self.path, f"{what}: offset {offset} is not a multiple of the alignment {alignment}")
         extent = _Extent(base + offset, math.prod(info.shape[:-1]), size)
         if extent.end > self._file.size:
-            raise CheckpointError(
-                f"{what} needs {extent.end} bytes of file, which has {self._file.size}: the file is cut off or damaged"
+            refuse(
+                self.path,
+                f"{what} needs {extent.end} bytes of file, which has {self._file.size}: the file is cut off or damaged",
             )
         return extent
 
@@ -250,7 +251,7 @@ class GgufFile:
         end, previous = 0, ""
         for name, extent in sorted(self._extents.items(), key=lambda item: item[1].offset):
             if extent.offset < end:
-                raise CheckpointError(f"{self.path}: tensors {previous} and {name} overlap")
+                refuse(self.path, f"tensors {previous} and {name} overlap")
             end, previous = extent.end, name
 
     def tensors(self) -> Mapping[str, TensorInfo]:

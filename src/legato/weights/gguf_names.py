@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from legato.core.errors import CheckpointError
+from legato.weights.messages import refuse, shown
 from legato.weights.source import TensorInfo
 
 __all__ = ["PERMUTED", "config_from_metadata", "hf_name", "llama3_scaling", "unpermute_rows"]
@@ -84,7 +84,7 @@ class _Keys:
         self.file = file
 
     def fail(self, key: str, message: str) -> NoReturn:
-        raise CheckpointError(f"{self.file}: key {self.prefix}{key} {message}")
+        refuse(self.file, f"key {self.prefix}{key} {message}")
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.metadata.get(self.prefix + key, default)
@@ -93,7 +93,7 @@ class _Keys:
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]  # one value per layer, all equal
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-            self.fail(key, f"is {_short(value)}, not a positive integer")
+            self.fail(key, f"is {shown(value)}, not a positive integer")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -101,7 +101,7 @@ class _Keys:
         if value is None:
             self.fail(key, "is missing")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            self.fail(key, f"is {_short(value)}, not a positive number")
+            self.fail(key, f"is {shown(value)}, not a positive number")
         return value
 
     def has(self, key: str) -> bool:
@@ -114,25 +114,16 @@ class _Keys:
                 continue
             if rest in ("expert_count", "expert_used_count") and value == 0:
                 continue
-            self.fail(rest, f"= {_short(value)} is not supported")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+            self.fail(rest, f"= {shown(value)} is not supported")
 
 
 def config_from_metadata(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], file: str) -> dict[str, Any]:
     """config.json keys for a GGUF file. `tensors` is by GGUF name: what it holds decides tying and biases."""
     architecture = metadata.get("general.architecture")
     if architecture not in _GGUF_ARCHITECTURES:
-        raise CheckpointError(
-            f"{file}: key general.architecture is {_short(architecture)}; supported: {', '.join(_GGUF_ARCHITECTURES)}"
-        )
+        refuse(file, f"key general.architecture is {shown(architecture)}; supported: {', '.join(_GGUF_ARCHITECTURES)}")
     if metadata.get("split.count", 1) not in (0, 1):
-        raise CheckpointError(
-            f"{file}: key split.count is {_short(metadata['split.count'])}: split files must be merged to one first"
-        )
+        refuse(file, f"key split.count is {shown(metadata['split.count'])}: split files must be merged to one first")
     keys = _Keys(metadata, architecture, file)
     keys.check_known()
     heads = keys.integer("attention.head_count")
@@ -179,7 +170,7 @@ def _decimal(value: float) -> float:
 
 def _vocab_size(keys: _Keys, tensors: Mapping[str, TensorInfo]) -> int:
     if "token_embd.weight" not in tensors:
-        raise CheckpointError(f"{keys.file}: tensor token_embd.weight is missing")
+        refuse(keys.file, "tensor token_embd.weight is missing")
     rows = tensors["token_embd.weight"].shape[0]
     stated = keys.integer("vocab_size", rows)
     if stated != rows:
@@ -205,7 +196,7 @@ def _scaling(keys: _Keys) -> dict[str, Any]:
     if kind == "none":
         return {}
     if kind not in ("linear", "yarn"):
-        keys.fail("rope.scaling.type", f"is {_short(kind)}; supported: none, linear, yarn")
+        keys.fail("rope.scaling.type", f"is {shown(kind)}; supported: none, linear, yarn")
     factor = keys.number("rope.scale_linear" if keys.has("rope.scale_linear") else "rope.scaling.factor")
     scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
     if keys.has("rope.scaling.attn_factor") and keys.number("rope.scaling.attn_factor") != 1.0:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from legato.core.errors import CheckpointError
 from legato.weights.dtypes import BLOCKS
 from legato.weights.gguf import GgufFile
 from legato.weights.gguf_names import PERMUTED, config_from_metadata, hf_name, llama3_scaling, unpermute_rows
+from legato.weights.messages import refuse
 from legato.weights.source import RawTensor, TensorInfo
 
 __all__ = ["GgufSource"]
@@ -34,7 +34,7 @@ class GgufSource:
                 continue
             name = hf_name(gguf_name)
             if name is None:
-                raise CheckpointError(f"{path}: tensor {gguf_name} is not known in this architecture")
+                refuse(path, f"tensor {gguf_name} is not known in this architecture")
             self._gguf_names[name] = gguf_name
             self._infos[name] = TensorInfo(name, info.shape, info.dtype, info.file)
         self.config: Mapping[str, Any] = config
@@ -49,24 +49,25 @@ class GgufSource:
                 if f".self_attn.{letter}_proj." in name:
                     permuted[name] = count
                     if info.shape[0] % (2 * count):
-                        raise CheckpointError(
-                            f"{info.file}: tensor {self._gguf_names[name]} has {info.shape[0]} rows, "
-                            f"which are not {count} heads of even size"
+                        refuse(
+                            info.file,
+                            f"tensor {self._gguf_names[name]} has {info.shape[0]} rows, "
+                            f"which are not {count} heads of even size",
                         )
         return permuted
 
     def _rope_scaling(self, config: Mapping[str, Any]) -> dict[str, Any]:
         info = self._file.tensors()[_ROPE_FACTORS]
         head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
-        what = f"{self.config_file}: tensor {_ROPE_FACTORS}"
+        what = f"tensor {_ROPE_FACTORS}"
         if info.dtype != "F32" or info.shape != (head_dim // 2,):
-            raise CheckpointError(f"{what} is {info.dtype} {info.shape}, not F32 ({head_dim // 2},)")
+            refuse(self.config_file, f"{what} is {info.dtype} {info.shape}, not F32 ({head_dim // 2},)")
         if "rope_scaling" in config:
-            raise CheckpointError(f"{what} together with rope.scaling.type is not supported")
+            refuse(self.config_file, f"{what} together with rope.scaling.type is not supported")
         factors = self._file.rows(_ROPE_FACTORS).view(np.float32)[0]
         scaling = llama3_scaling(factors, config["rope_theta"])
         if scaling is None:
-            raise CheckpointError(f"{what} holds factors that are not those of Llama 3's rope scaling")
+            refuse(self.config_file, f"{what} holds factors that are not those of Llama 3's rope scaling")
         return {"rope_scaling": scaling} if scaling else {}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -76,13 +77,13 @@ class GgufSource:
         """Raises CheckpointError if there is no such tensor."""
         info = self._infos.get(name)
         if info is None:
-            raise CheckpointError(f"{self.config_file}: tensor {name} is missing")
+            refuse(self.config_file, f"tensor {name} is missing")
         rows = self._file.rows(self._gguf_names[name])
         if name in self._permuted:
             if len(info.shape) == 1:  # a bias: its elements are the rows
                 values, size = BLOCKS[info.dtype]
                 if values != 1:
-                    raise CheckpointError(f"{info.file}: tensor {self._gguf_names[name]} is a bias in {info.dtype}")
+                    refuse(info.file, f"tensor {self._gguf_names[name]} is a bias in {info.dtype}")
                 rows = unpermute_rows(rows.reshape(-1, size), self._permuted[name]).reshape(1, -1)
             else:
                 rows = unpermute_rows(rows, self._permuted[name])

@@ -1,0 +1,1 @@
+"""What runs a StepPlan: the native kernels, or the numpy reference."""

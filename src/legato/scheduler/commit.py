@@ -1,0 +1,59 @@
+"""Take a step's result into the sequences, and say what is new."""
+
+from legato.core.types import FinishReason, StepResult, TokenEvent
+from legato.scheduler.ledger import Ledger
+from legato.scheduler.plan import Entry
+from legato.scheduler.state import Event, Sequence, State
+
+__all__ = ["commit_result", "end_without_token"]
+
+FAULT = "the computation gave NaN or infinite values"
+NO_TOKEN = "no token could be sampled"
+
+
+def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> list[TokenEvent]:
+    """Append the sampled tokens, end what has reached an end, one event per sequence with news.
+
+    Results for sequences that have ended or were preempted since the step was planned are dropped: they are neither
+    shown nor billed, and a resumed sequence samples the same token again.
+    """
+    events = []
+    faulty = any(result.faults)
+    for sequence, run, first_row, num_rows, output in entries:
+        if sequence.run != run or sequence.state is not State.RUNNING:
+            continue
+        if faulty and any(result.faults[first_row : first_row + num_rows]):
+            events.append(end_without_token(ledger, sequence, Event.ERROR, FAULT))
+        elif output >= 0:
+            events.append(_commit_token(ledger, sequence, result, output))
+    return events
+
+
+def end_without_token(ledger: Ledger, sequence: Sequence, event: Event, error: str | None = None) -> TokenEvent:
+    """End a sequence for a reason that is not a token of its own."""
+    ledger.end(sequence, event)
+    return TokenEvent(sequence.request.request_id, sequence.choice, (), finish=sequence.finish_reason, error=error)
+
+
+def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output: int) -> TokenEvent:
+    token = result.tokens[output]
+    if token < 0:
+        return end_without_token(ledger, sequence, Event.ERROR, NO_TOKEN)
+    position = sequence.num_tokens
+    sequence.tokens.append(token)
+    sequence.num_tokens = position + 1
+    stopped = token in sequence.end_ids and position >= sequence.min_end_position
+    finish: FinishReason | None = None
+    if stopped or position + 1 == sequence.max_tokens:
+        ledger.end(sequence, Event.STOP if stopped else Event.LENGTH)
+        finish = sequence.finish_reason
+    wants_logprobs = sequence.request.params.logprobs is not None
+    return TokenEvent(
+        request_id=sequence.request.request_id,
+        choice=sequence.choice,
+        tokens=(token,),
+        logprobs=(result.logprobs[output],) if wants_logprobs else (),
+        top_logprobs=(result.top_logprobs[output],) if wants_logprobs and result.top_logprobs else (),
+        finish=finish,
+        stop_token=token if stopped else None,
+    )

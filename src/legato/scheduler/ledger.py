@@ -1,0 +1,114 @@
+"""Who holds which place and which blocks. Everything that planning and committing share."""
+
+from dataclasses import dataclass
+
+from legato.cache.block_tables import KvBlocks
+from legato.core.config import SchedulerConfig
+from legato.core.errors import ConfigError
+from legato.core.types import ExecutorInfo
+from legato.scheduler.policies import Policy, make_policy
+from legato.scheduler.state import Event, Sequence, State, transition
+
+__all__ = ["Ledger", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a step and a sequence, from the executor and the configuration together."""
+
+    max_rows: int  # rows of a step
+    max_places: int  # sequences that hold a place at once
+    max_chunk: int  # rows of one sequence in a step
+    chunk_align: int  # chunks end at multiples of this, or at the last known token
+    context: int  # tokens of the longest sequence, prompt and output
+
+
+class Ledger:
+    """Places, blocks and queues of all live sequences.
+
+    A place is a sequence slot: it stays with a sequence from admission until it ends or is preempted. `running` is in
+    order of admission, which is the order of service.
+    """
+
+    def __init__(self, info: ExecutorInfo, config: SchedulerConfig) -> None:
+        max_rows = min(config.max_num_batched_tokens, info.max_rows)
+        # One row for each decoding sequence and one aligned chunk must always fit: nobody starves (max_places below).
+        if max_rows < info.chunk_align:
+            raise ConfigError(
+                f"max_num_batched_tokens: {max_rows} rows are fewer than the model's smallest chunk, {info.chunk_align}"
+            )
+        if config.max_num_seqs < 1:
+            raise ConfigError(f"max_num_seqs must be at least 1, got {config.max_num_seqs}")
+        if info.position_axes != 1:
+            raise ConfigError(f"models with {info.position_axes} position axes are not supported")
+        chunk = config.long_prefill_token_threshold or max_rows
+        chunk = min(max_rows, max(chunk, info.chunk_align))
+        self.policy: Policy = make_policy(config)
+        self.blocks = KvBlocks(info.cache_groups, info.block_size, info.num_blocks, chunk, info.chunk_align)
+        most = self.blocks.max_positions
+        self.limits = Limits(
+            max_rows=max_rows,
+            max_places=min(config.max_num_seqs, info.max_seqs, max_rows - info.chunk_align + 1),
+            max_chunk=self.blocks.max_chunk,
+            chunk_align=info.chunk_align,
+            context=info.max_position if most is None else min(info.max_position, most + 1),
+        )
+        self.sequences: dict[str, list[Sequence]] = {}  # live ones, by request
+        self.running: list[Sequence] = []
+        self.held: list[Sequence] = []  # ended, but the place is kept (policy static)
+        self.num_preemptions = 0
+        self._free_slots = list(range(self.limits.max_places - 1, -1, -1))
+
+    @property
+    def places_taken(self) -> int:
+        return self.limits.max_places - len(self._free_slots)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Give a sequence from the queue a place. Blocks follow as its chunks are computed."""
+        self.policy.queue.remove(sequence)
+        transition(sequence, Event.ADMIT)
+        if not sequence.tokens:
+            sequence.tokens.extend(sequence.request.prompt)
+        sequence.slot = self._free_slots.pop()
+        sequence.run += 1
+        sequence.wants_reset = True
+        self.running.append(sequence)
+
+    def evict(self, sequence: Sequence) -> None:
+        """Send a running sequence back to the queue. It keeps its tokens, not what was computed of them."""
+        self.running.remove(sequence)
+        transition(sequence, Event.PREEMPT)
+        self._leave_place(sequence)
+        sequence.num_computed = 0
+        self.num_preemptions += 1
+        self.policy.queue.put_back(sequence)
+
+    def end(self, sequence: Sequence, event: Event) -> None:
+        """End a sequence in any state and give back what it holds."""
+        was_running = sequence.state is State.RUNNING
+        transition(sequence, event)
+        if was_running:
+            self._end_running(sequence)
+        else:
+            self.policy.queue.remove(sequence)
+        siblings = self.sequences[sequence.request.request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self.sequences[sequence.request.request_id]
+
+    def _end_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        if self.policy.holds_places:
+            self.held.append(sequence)
+            if self.running:
+                return
+            for member in self.held:
+                self._leave_place(member)
+            self.held.clear()
+        else:
+            self._leave_place(sequence)
+
+    def _leave_place(self, sequence: Sequence) -> None:
+        self.blocks.release(sequence.tables)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1

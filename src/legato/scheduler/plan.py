@@ -1,0 +1,153 @@
+"""Choose the rows of a step, and write them down as a StepPlan."""
+
+from array import array
+from typing import NamedTuple
+
+from legato.cache.block_tables import KvBlocks
+from legato.core.types import BlockTable, OutputPurpose, SlotReset, StepPlan
+from legato.sampling.params import slot_reset
+from legato.scheduler.ledger import Ledger, Limits
+from legato.scheduler.preempt import take_blocks
+from legato.scheduler.state import Sequence
+
+__all__ = ["Entry", "choose_rows", "write_plan"]
+
+
+class Entry(NamedTuple):
+    """The part of one sequence in a step."""
+
+    sequence: Sequence
+    run: int  # of the sequence when this was planned; another value later: the result is stale
+    first_row: int
+    num_rows: int  # padding excluded
+    output: int  # index of its output row, -1 = none
+
+
+class Share(NamedTuple):
+    """Rows given to a sequence: `num_rows` tokens to compute, then `num_padding` repetitions of the last."""
+
+    sequence: Sequence
+    num_rows: int
+    num_padding: int
+
+
+def choose_rows(ledger: Ledger) -> list[Share]:
+    """Split the rows of a step among the running sequences, and take the blocks for them.
+
+    A sequence is owed num_tokens - num_computed rows, whatever the reason. One that is owed a single row (it decodes)
+    always gets it; the rest of the step goes to the others in order of service, a chunk each. There is always room for
+    a chunk (see Limits.max_places), so the first in line gets on in every step, beside any number of decodes.
+    """
+    running, limits, blocks, pads = ledger.running, ledger.limits, ledger.blocks, ledger.policy.pads
+    room = limits.max_rows - sum(s.num_tokens - s.num_computed == 1 for s in running)
+    if pads:
+        room -= len(ledger.held)
+    windowed = any(window is not None for window in blocks.windows)
+    shares: list[Share] = []
+    index = 0
+    while index < len(running):  # take_blocks removes from the end of the list
+        sequence = running[index]
+        index += 1
+        computed = sequence.num_computed
+        owed = sequence.num_tokens - computed
+        rows = owed if owed <= 1 else _chunk(computed, owed, room, limits)
+        if rows > 0:
+            if windowed:
+                blocks.drop_behind_windows(sequence.tables, computed)
+            if not take_blocks(ledger, sequence, computed + rows):
+                break
+            if owed > 1:
+                room -= rows
+        padding = _prompt_padding(sequence, rows, room, limits) if pads else 0
+        room -= padding
+        if rows + padding > 0:
+            shares.append(Share(sequence, rows, padding))
+    if pads:
+        shares += _held_places(ledger, room)
+    return shares
+
+
+def _chunk(computed: int, owed: int, room: int, limits: Limits) -> int:
+    """Rows for a sequence that is behind: cut at a multiple of chunk_align unless it catches up."""
+    rows = min(owed, room, limits.max_chunk)
+    if rows < owed:
+        rows -= (computed + rows) % limits.chunk_align
+    return max(rows, 0)
+
+
+def _prompt_padding(sequence: Sequence, rows: int, room: int, limits: Limits) -> int:
+    """Padded prompt rows for this step. They follow the prompt."""
+    if sequence.num_computed + rows < sequence.num_prompt:
+        return 0
+    padding = min(sequence.num_padding, room, limits.max_chunk - rows)
+    sequence.num_padding -= padding
+    return padding
+
+
+def _held_places(ledger: Ledger, room: int) -> list[Share]:
+    """A row for each place whose sequence has ended, and what it still owes in prompt padding."""
+    shares = []
+    for sequence in ledger.held:
+        if sequence.num_computed > 0:  # else it was aborted before its first row: there is nothing to repeat
+            padding = _prompt_padding(sequence, 0, room, ledger.limits)
+            room -= padding
+            shares.append(Share(sequence, 0, padding + 1))
+    return shares
+
+
+def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[StepPlan, list[Entry]]:
+    """The plan that computes `shares`. Their tokens count as computed from here on."""
+    tokens, positions = array("i"), array("i")
+    kv_slots = tuple(array("q") for _ in blocks.pools)
+    row_offsets, seq_slots = array("i", [0]), array("i")
+    table_offsets = tuple(array("i", [0]) for _ in blocks.pools)
+    table_blocks = tuple(array("i") for _ in blocks.pools)
+    out_rows, out_params = array("i"), array("i")
+    adapters = array("i")
+    resets: list[SlotReset] = []
+    entries: list[Entry] = []
+    for sequence, num_rows, num_padding in shares:
+        if sequence.wants_reset:
+            resets.append(slot_reset(sequence.request, sequence.choice, sequence.slot, sequence.output))
+            sequence.wants_reset = False
+        first_row, start = len(tokens), sequence.num_computed
+        end = start + num_rows
+        tokens.extend(sequence.tokens[start:end])
+        positions.extend(range(start, end))
+        for group, slots in enumerate(kv_slots):
+            blocks.append_slots(slots, sequence.tables, group, start, end)
+            table_blocks[group].extend(sequence.tables.groups[group])
+            table_offsets[group].append(len(table_blocks[group]))
+        sequence.num_computed = end
+        output = -1
+        if num_rows > 0 and end == sequence.num_tokens:
+            output = len(out_rows)
+            out_rows.append(len(tokens) - 1)
+            out_params.append(sequence.slot)
+        if num_padding > 0:
+            tokens.extend(sequence.tokens[end - 1 : end] * num_padding)
+            positions.extend([end - 1] * num_padding)
+            for slots in kv_slots:
+                slots.extend([-1] * num_padding)
+        row_offsets.append(len(tokens))
+        seq_slots.append(sequence.slot)
+        adapters.append(sequence.request.adapter)
+        if num_rows > 0:
+            entries.append(Entry(sequence, sequence.run, first_row, num_rows, output))
+    plan = StepPlan(
+        step_id=step_id,
+        tokens=tokens,
+        positions=positions,
+        kv_slots=kv_slots,
+        parents=array("i"),
+        row_offsets=row_offsets,
+        seq_slots=seq_slots,
+        block_tables=tuple(BlockTable(o, b) for o, b in zip(table_offsets, table_blocks, strict=True)),
+        adapters=adapters if any(adapter >= 0 for adapter in adapters) else array("i"),
+        out_rows=out_rows,
+        out_purposes=array("b", [OutputPurpose.SAMPLE]) * len(out_rows),
+        out_params=out_params,
+        out_masks=array("i"),
+        resets=tuple(resets),
+    )
+    return plan, entries

@@ -1,0 +1,155 @@
+"""The scheduler: `plan` a step, `commit` its result. All else is in the modules that it calls."""
+
+import time
+from collections.abc import Callable
+
+from legato.core.config import SchedulerConfig
+from legato.core.errors import QueueFullError, RequestError
+from legato.core.types import ExecutorInfo, Request, StepPlan, StepResult, TokenEvent
+from legato.scheduler.admit import admit
+from legato.scheduler.commit import commit_result, end_without_token
+from legato.scheduler.ledger import Ledger
+from legato.scheduler.plan import Entry, choose_rows, write_plan
+from legato.scheduler.state import Event, Sequence
+from legato.scheduler.stats import SchedulerStats, StepCounts, measure
+
+__all__ = ["Scheduler"]
+
+
+class Scheduler:
+    """Turns requests into steps, and step results into token events. One thread owns it (only `check` is free).
+
+        scheduler.add(request)
+        plan = scheduler.plan()                      # None: nothing to compute now
+        events = scheduler.take_events()             # ends that need no step, such as aborts
+        events = scheduler.commit(plan, result)
+
+    `abort` and `finish` only take notes; the next plan or commit acts on them, before it does anything else. Every
+    added sequence gets exactly one event with `finish` set.
+    """
+
+    def __init__(
+        self, info: ExecutorInfo, config: SchedulerConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is the one that `Request.arrival_s` was read from."""
+        self._ledger = Ledger(info, config)
+        self._vocab_size = info.vocab_size
+        self._max_queued = config.max_num_queued_reqs
+        self._clock = clock
+        self._asked: dict[Sequence, Event] = {}  # ends asked for from outside, in order
+        self._events: list[TokenEvent] = []
+        self._in_flight: dict[int, list[Entry]] = {}
+        self._num_steps = 0
+        self._last_step = StepCounts()
+
+    @property
+    def context(self) -> int:
+        """The longest possible sequence, prompt and output, in tokens."""
+        return self._ledger.limits.context
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sequence lives or an event waits to be taken."""
+        return bool(self._ledger.sequences or self._events)
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that can never be computed. Reads constants only.
+
+        A prompt that leaves no room for one token is refused; `max_tokens` beyond the context is not: the sequence
+        then ends with "length" at the limit.
+
+        Raises:
+            RequestError: names the field.
+        """
+        prompt = request.prompt
+        if not prompt:
+            raise RequestError("the prompt is empty", param="prompt")
+        if len(prompt) >= self.context:
+            raise RequestError(
+                f"this model's maximum context length is {self.context} tokens, but the prompt has {len(prompt)}, "
+                "which leaves no room for an answer",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            raise RequestError(f"prompt token ids must be between 0 and {self._vocab_size - 1}", param="prompt")
+        if request.params.seed is None:
+            raise RequestError("the request has no seed", param="seed")
+
+    def add(self, request: Request) -> None:
+        """Accept a request: each choice is a sequence that waits.
+
+        Raises:
+            RequestError: see `check`; or the id is that of a live request.
+            QueueFullError: as many sequences wait as may.
+        """
+        self.check(request)
+        ledger = self._ledger
+        if request.request_id in ledger.sequences:
+            raise RequestError(f"request {request.request_id} is already running", param="request_id")
+        if len(ledger.policy.queue) >= self._max_queued:
+            raise QueueFullError(f"{self._max_queued} requests are waiting already")
+        sequences = [
+            Sequence(request, choice, self.context, ledger.blocks.new_tables()) for choice in range(request.params.n)
+        ]
+        ledger.sequences[request.request_id] = sequences[:]
+        for sequence in sequences:
+            ledger.policy.queue.append(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """End all choices of a request with "abort". One that has ended, or never was, is left alone."""
+        for sequence in self._ledger.sequences.get(request_id, ()):
+            self._asked.setdefault(sequence, Event.ABORT)
+
+    def finish(self, request_id: str, choice: int) -> None:
+        """End one choice with "stop": its text holds a stop string. A token computed meanwhile is dropped."""
+        for sequence in self._ledger.sequences.get(request_id, ()):
+            if sequence.choice == choice and sequence.num_tokens > sequence.num_prompt:
+                self._asked.setdefault(sequence, Event.STOP)
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None when there is nothing to compute until a result comes or a request is added."""
+        self._events += self._end_asked()
+        admit(self._ledger)
+        shares = choose_rows(self._ledger)
+        if not shares:
+            return None
+        plan, entries = write_plan(self._num_steps, shares, self._ledger.blocks)
+        self._in_flight[plan.step_id] = entries
+        self._num_steps += 1
+        self._last_step = StepCounts(
+            rows=plan.num_rows,
+            sequences=plan.num_seqs,
+            outputs=len(plan.out_rows),
+            padding=sum(share.num_padding for share in shares),
+        )
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
+        """Take in the result of a planned step. Steps are committed once each, in the order they were planned."""
+        if result.step_id != plan.step_id:
+            raise ValueError(f"result of step {result.step_id} given for step {plan.step_id}")
+        entries = self._in_flight.pop(plan.step_id)
+        events = self._end_asked()
+        events += commit_result(self._ledger, entries, result)
+        return events
+
+    def fail(self, error: str) -> list[TokenEvent]:
+        """The executor is broken: end every sequence with "error". Steps in flight are forgotten."""
+        self._in_flight.clear()
+        self._asked.clear()
+        live = [sequence for sequences in self._ledger.sequences.values() for sequence in sequences]
+        return [end_without_token(self._ledger, sequence, Event.ERROR, error) for sequence in live]
+
+    def take_events(self) -> list[TokenEvent]:
+        """Events of `plan`, each handed out once."""
+        events, self._events = self._events, []
+        return events
+
+    def stats(self) -> SchedulerStats:
+        return measure(self._ledger, self._num_steps, self._last_step, self._clock())
+
+    def _end_asked(self) -> list[TokenEvent]:
+        events = [end_without_token(self._ledger, sequence, event) for sequence, event in self._asked.items()]
+        self._asked.clear()
+        return events

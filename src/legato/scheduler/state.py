@@ -1,0 +1,112 @@
+"""A sequence, its states, and the one function that changes them."""
+
+from array import array
+from enum import Enum, auto
+
+from legato.cache.block_tables import BlockTables
+from legato.core.types import FinishReason, Request
+
+__all__ = ["Event", "Sequence", "State", "transition"]
+
+
+class State(Enum):
+    WAITING = auto()  # never computed
+    RUNNING = auto()  # holds a place (sequence slot) and blocks
+    PREEMPTED = auto()  # gave both back; keeps its tokens and computes them again when resumed
+    FINISHED = auto()
+
+
+class Event(Enum):
+    ADMIT = auto()  # first admission and resumption
+    PREEMPT = auto()
+    STOP = auto()
+    LENGTH = auto()
+    ABORT = auto()
+    ERROR = auto()
+
+
+_NEXT = {
+    (State.WAITING, Event.ADMIT): State.RUNNING,
+    (State.WAITING, Event.ABORT): State.FINISHED,
+    (State.WAITING, Event.ERROR): State.FINISHED,
+    (State.RUNNING, Event.PREEMPT): State.PREEMPTED,
+    (State.RUNNING, Event.STOP): State.FINISHED,
+    (State.RUNNING, Event.LENGTH): State.FINISHED,
+    (State.RUNNING, Event.ABORT): State.FINISHED,
+    (State.RUNNING, Event.ERROR): State.FINISHED,
+    (State.PREEMPTED, Event.ADMIT): State.RUNNING,
+    (State.PREEMPTED, Event.STOP): State.FINISHED,  # a stop string found in text sent before
+    (State.PREEMPTED, Event.ABORT): State.FINISHED,
+    (State.PREEMPTED, Event.ERROR): State.FINISHED,
+}
+_REASONS = {
+    Event.STOP: FinishReason.STOP,
+    Event.LENGTH: FinishReason.LENGTH,
+    Event.ABORT: FinishReason.ABORT,
+    Event.ERROR: FinishReason.ERROR,
+}
+
+
+class Sequence:
+    """One choice of one request.
+
+    Invariants: num_computed <= num_tokens <= max_tokens; slot >= 0 exactly while a place is held. num_computed counts
+    what has been put into a step, also into one that still runs.
+    """
+
+    __slots__ = (
+        "choice",
+        "end_ids",
+        "finish_reason",
+        "max_tokens",
+        "min_end_position",
+        "num_computed",
+        "num_padding",
+        "num_prompt",
+        "num_tokens",
+        "request",
+        "run",
+        "slot",
+        "state",
+        "tables",
+        "tokens",
+        "wants_reset",
+    )
+
+    def __init__(self, request: Request, choice: int, context: int, tables: BlockTables) -> None:
+        """`context` is the longest sequence that is possible, in tokens; the last of them is never computed."""
+        params = request.params
+        self.request = request
+        self.choice = choice
+        self.state = State.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.num_prompt = len(request.prompt)
+        self.num_tokens = self.num_prompt
+        self.max_tokens = context if params.max_tokens is None else min(context, self.num_prompt + params.max_tokens)
+        self.end_ids = request.end_token_ids.union(params.stop_token_ids)
+        self.min_end_position = self.num_prompt + params.min_tokens
+        self.tokens = array("i")  # filled at the first admission: choices that wait share the request's prompt
+        self.tables = tables
+        self.slot = -1
+        self.run = 0  # counts admissions: tells a step's result from before a preemption from one after it
+        self.wants_reset = False
+        self.num_computed = 0
+        self.num_padding = 0  # rows of prompt padding still to be computed (policy static)
+
+    @property
+    def output(self) -> "array[int]":
+        return self.tokens[self.num_prompt :]
+
+
+def transition(sequence: Sequence, event: Event) -> None:
+    """Move a sequence to its next state. The only place that writes `state` and `finish_reason`.
+
+    Called while planning or committing a step, never from elsewhere. ValueError: the event is impossible now; a
+    finished sequence takes no event, so each has exactly one end.
+    """
+    state = _NEXT.get((sequence.state, event))
+    if state is None:
+        where = f"choice {sequence.choice} of request {sequence.request.request_id}"
+        raise ValueError(f"{where} is {sequence.state.name} and cannot take {event.name}")
+    sequence.state = state
+    sequence.finish_reason = _REASONS.get(event)

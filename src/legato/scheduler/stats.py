@@ -1,0 +1,60 @@
+"""What the scheduler says about itself: for /metrics, logs and tests."""
+
+from dataclasses import dataclass
+
+from legato.scheduler.ledger import Ledger
+
+__all__ = ["SchedulerStats", "StepCounts", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """What the last planned step held. `padding` rows are included in `rows`."""
+
+    rows: int = 0
+    sequences: int = 0
+    outputs: int = 0
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """A snapshot. Sequences, not requests, are counted: a request with n choices counts n times."""
+
+    running: int
+    waiting: int  # preempted ones included
+    slots_used: int  # places taken; more than `running` where policy static holds them
+    slots_total: int
+    blocks_used: int  # over all cache groups
+    blocks_total: int
+    kv_usage: float  # share of the fullest pool, 0 to 1
+    kv_waste: float  # unused slots in allocated blocks / allocated slots, 0 to 1
+    preemptions: int  # since the start
+    steps: int  # planned since the start
+    last_step: StepCounts
+    oldest_wait_s: float  # how long the head of the queue has waited since it arrived; 0 when none waits
+
+
+def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> SchedulerStats:
+    """Count. O(places), whatever waits."""
+    blocks = ledger.blocks
+    allocated = filled = 0
+    for sequence in (*ledger.running, *ledger.held):
+        own_allocated, own_filled = blocks.slots_of(sequence.tables, sequence.num_computed)
+        allocated += own_allocated
+        filled += own_filled
+    first = ledger.policy.queue.first()
+    return SchedulerStats(
+        running=len(ledger.running),
+        waiting=len(ledger.policy.queue),
+        slots_used=ledger.places_taken,
+        slots_total=ledger.limits.max_places,
+        blocks_used=sum(pool.num_used for pool in blocks.pools),
+        blocks_total=sum(pool.num_blocks for pool in blocks.pools),
+        kv_usage=blocks.usage(),
+        kv_waste=1 - filled / allocated if allocated else 0.0,
+        preemptions=ledger.num_preemptions,
+        steps=steps,
+        last_step=last_step,
+        oldest_wait_s=now_s - first.request.arrival_s if first else 0.0,
+    )

@@ -1,0 +1,1 @@
+"""Makes tests/ the place that `import support` finds its helpers in."""

@@ -1,0 +1,255 @@
+"""An executor without a model. It checks every plan against the contract, and answers from a script."""
+
+import threading
+import zlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+
+from legato.core.types import (
+    NO_BLOCK,
+    CacheGroup,
+    ExecutorInfo,
+    OutputPurpose,
+    SlotReset,
+    StepPlan,
+    StepResult,
+)
+
+__all__ = ["AnswerAll", "Emit", "ScriptedExecutor", "answers", "full_group", "hashed", "window_group"]
+
+# The token that follows `history` (prompt and output so far) under `params`. `seen`: what penalties may look at.
+Emit = Callable[[Sequence[int], SlotReset, Sequence[int]], int]
+
+
+def full_group(name: str = "full") -> CacheGroup:
+    return CacheGroup(name, "full", None, num_layers=1, bytes_per_block=0)
+
+
+def window_group(window: int) -> CacheGroup:
+    return CacheGroup(f"window{window}", "window", window, num_layers=1, bytes_per_block=0)
+
+
+def hashed(vocab_size: int) -> Emit:
+    """A token that depends on all of the history, the seed, the choice, and on the output where a penalty is set."""
+
+    def emit(history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
+        key = f"{list(history)} {list(seen)} {params.seed} {params.choice} {params.temperature} {params.top_k}"
+        return zlib.crc32(key.encode()) % vocab_size
+
+    return emit
+
+
+def answers(by_prompt: Mapping[tuple[int, ...], Sequence[int]], then: int = 0) -> Emit:
+    """Fixed answers for fixed prompts; `then` after their end."""
+
+    def emit(history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
+        for prompt, answer in by_prompt.items():
+            if tuple(history[: len(prompt)]) == prompt:
+                done = len(history) - len(prompt)
+                return answer[done] if done < len(answer) else then
+        raise AssertionError(f"no answer for {list(history)}")
+
+    return emit
+
+
+class AnswerAll:
+    """The same answer whatever the prompt; `then` after its end. Requests are told apart by seed and choice."""
+
+    def __init__(self, answer: Sequence[int], then: int = 0) -> None:
+        self._answer = answer
+        self._then = then
+        self._prompt_lengths: dict[tuple[int, int], int] = {}
+
+    def __call__(self, history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
+        done = len(history) - self._prompt_lengths.setdefault((params.seed, params.choice), len(history))
+        return self._answer[done] if done < len(self._answer) else self._then
+
+
+class _Slot:
+    """What an executor keeps for a sequence slot."""
+
+    def __init__(self, params: SlotReset) -> None:
+        self.params = params
+        self.history = array("i")  # tokens computed since the reset
+        self.seen = array("i", [*params.prompt, *params.output])
+
+    @property
+    def has_penalties(self) -> bool:
+        p = self.params
+        return p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
+
+
+class ScriptedExecutor:
+    """Implements `legato.core.types.Executor`. Knobs for tests:
+
+    emit: the script. faulty(history) -> bool: flags the row whose token is the last of `history`.
+    gate: `collect` waits until it is set. failing_steps: `collect` raises for these step ids.
+    plans: every plan that was launched, for tests that look at them.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: tuple[CacheGroup, ...] = (full_group(),),
+        block_size: int = 16,
+        num_blocks: int = 64,
+        max_rows: int = 512,
+        max_seqs: int = 64,
+        max_position: int = 4096,
+        vocab_size: int = 1000,
+        chunk_align: int = 1,
+        plans_in_flight: int = 1,
+        emit: Emit | None = None,
+        faulty: Callable[[Sequence[int]], bool] | None = None,
+    ) -> None:
+        self._info = ExecutorInfo(
+            name="scripted",
+            cache_groups=groups,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            max_rows=max_rows,
+            max_seqs=max_seqs,
+            max_position=max_position,
+            vocab_size=vocab_size,
+            chunk_align=chunk_align,
+            plans_in_flight=plans_in_flight,
+        )
+        self.emit = emit or hashed(vocab_size)
+        self.faulty = faulty
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failing_steps: set[int] = set()
+        self.plans: list[StepPlan] = []
+        self.closed = False
+        self._slots: dict[int, _Slot] = {}
+        self._results: dict[int, StepResult] = {}
+        self._cache = [array("i", [-1]) * (num_blocks * block_size) for _ in groups]  # a token per KV slot
+
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def launch(self, plan: StepPlan) -> None:
+        assert len(self._results) < self._info.plans_in_flight, "more plans in flight than allowed"
+        assert not self.plans or plan.step_id > self.plans[-1].step_id, "step ids ascend"
+        self.plans.append(plan)
+        for reset in plan.resets:
+            assert 0 <= reset.slot < self._info.max_seqs
+            assert reset.slot in plan.seq_slots, "a reset comes with the first rows of its sequence"
+            self._slots[reset.slot] = _Slot(reset)
+        self._check_columns(plan)
+        self._check_blocks(plan)
+        faults = array("b", bytes(plan.num_rows))
+        sampled: dict[int, int] = {}
+        for index in range(plan.num_seqs):
+            self._run_sequence(plan, index, faults, sampled)
+        self._results[plan.step_id] = self._result(plan, faults, sampled)
+
+    def collect(self, step_id: int) -> StepResult:
+        self.gate.wait()
+        result = self._results.pop(step_id)
+        if step_id in self.failing_steps:
+            raise RuntimeError(f"step {step_id} failed as told")
+        return result
+
+    def load_adapter(self, slot: int, path: str) -> None:
+        raise NotImplementedError
+
+    def unload_adapter(self, slot: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check_columns(self, plan: StepPlan) -> None:
+        info = self._info
+        assert 0 < plan.num_rows <= info.max_rows
+        assert 0 < plan.num_seqs <= info.max_seqs
+        assert len(plan.positions) == plan.num_rows
+        assert len(set(plan.seq_slots)) == plan.num_seqs, "one entry per sequence slot"
+        assert all(0 <= slot < info.max_seqs for slot in plan.seq_slots)
+        assert all(0 <= token < info.vocab_size for token in plan.tokens)
+        assert all(0 <= position < info.max_position for position in plan.positions)
+        assert list(plan.row_offsets) == sorted(set(plan.row_offsets)), "every sequence has rows"
+        assert (plan.row_offsets[0], plan.row_offsets[-1]) == (0, plan.num_rows)
+        assert len(plan.row_offsets) == plan.num_seqs + 1
+        assert len(plan.kv_slots) == len(plan.block_tables) == len(info.cache_groups)
+        assert all(len(slots) == plan.num_rows for slots in plan.kv_slots)
+        assert list(plan.out_rows) == sorted(set(plan.out_rows))
+        assert len(plan.out_purposes) == len(plan.out_params) == len(plan.out_rows)
+        assert all(purpose == OutputPurpose.SAMPLE for purpose in plan.out_purposes)
+        assert not plan.parents
+        assert not plan.out_masks
+        typecodes = [c.typecode for c in (plan.tokens, plan.positions, plan.row_offsets, plan.seq_slots, plan.out_rows)]
+        assert typecodes == ["i"] * 5
+        assert all(slots.typecode == "q" for slots in plan.kv_slots)
+        assert plan.out_purposes.typecode == "b"
+
+    def _check_blocks(self, plan: StepPlan) -> None:
+        for table in plan.block_tables:
+            assert len(table.offsets) == plan.num_seqs + 1
+            assert (table.offsets[0], table.offsets[-1]) == (0, len(table.blocks))
+            held = [block for block in table.blocks if block != NO_BLOCK]
+            assert all(0 <= block < self._info.num_blocks for block in held)
+            assert len(held) == len(set(held)), "a block is shared by two sequences"
+
+    def _run_sequence(self, plan: StepPlan, index: int, faults: "array[int]", sampled: dict[int, int]) -> None:
+        slot = self._slots[plan.seq_slots[index]]
+        begin, end = plan.row_offsets[index], plan.row_offsets[index + 1]
+        rows = [row for row in range(begin, end) if plan.kv_slots[0][row] >= 0]
+        assert rows == list(range(begin, begin + len(rows))), "padding follows the rows that count"
+        first = len(slot.history)
+        for row in rows:
+            assert plan.positions[row] == len(slot.history), "positions go on from what was computed"
+            slot.history.append(plan.tokens[row])
+            faults[row] = bool(self.faulty and self.faulty(slot.history))
+        for row in range(begin + len(rows), end):
+            assert all(slots[row] == -1 for slots in plan.kv_slots)
+            assert plan.positions[row] == len(slot.history) - 1
+            assert plan.tokens[row] == slot.history[-1]
+        for group in range(len(self._cache)):
+            self._write_and_read(plan, index, group, rows, first, slot.history)
+        outputs = [o for o, row in enumerate(plan.out_rows) if begin <= row < end]
+        if outputs:
+            assert [plan.out_rows[o] for o in outputs] == rows[-1:], "only the last row of a sequence is sampled"
+            assert plan.out_params[outputs[0]] == plan.seq_slots[index]
+            token = -1 if faults[rows[-1]] else self.emit(slot.history, slot.params, slot.seen)
+            sampled[outputs[0]] = token
+            if slot.has_penalties:
+                slot.seen.append(token)
+
+    def _write_and_read(
+        self, plan: StepPlan, index: int, group: int, rows: list[int], first: int, history: "array[int]"
+    ) -> None:
+        """Write the rows' tokens to the cache, then find there, through the table, all that the rows attend to."""
+        size, cache, window = self._info.block_size, self._cache[group], self._info.cache_groups[group].window
+        table = plan.block_tables[group]
+        blocks = table.blocks[table.offsets[index] : table.offsets[index + 1]]
+        assert len(blocks) * size >= len(history), "the table covers all positions"
+        for row in rows:
+            position = plan.positions[row]
+            slot = plan.kv_slots[group][row]
+            assert slot == blocks[position // size] * size + position % size, "KV slots follow from the table"
+            cache[slot] = plan.tokens[row]
+        seen_from = 0 if window is None or not rows else max(0, first - window + 1)
+        for i, block in enumerate(blocks):
+            low, high = max(seen_from, i * size), min(len(history), (i + 1) * size)
+            if low >= high or not rows:
+                continue
+            assert block != NO_BLOCK, "a visible position has no block"
+            shift = (block - i) * size
+            assert cache[low + shift : high + shift] == history[low:high], "another sequence wrote to this block"
+
+    def _result(self, plan: StepPlan, faults: "array[int]", sampled: dict[int, int]) -> StepResult:
+        assert sorted(sampled) == list(range(len(plan.out_rows)))
+        logprobs, tops = array("f"), []
+        for output, slot in enumerate(plan.out_params):
+            wanted, token = self._slots[slot].params.num_logprobs, sampled[output]
+            logprobs.append(float("nan") if wanted < 0 else -0.125 * (token % 8))
+            tops.append(tuple((rank, -0.125 * rank) for rank in range(max(wanted, 0))))
+        return StepResult(
+            step_id=plan.step_id,
+            tokens=array("i", (sampled[output] for output in range(len(plan.out_rows)))),
+            logprobs=logprobs,
+            top_logprobs=tuple(tops) if any(tops) else (),
+            faults=faults,
+        )

@@ -1,11 +1,27 @@
-// Every kernel, compiled for one ISA level (LEGATO_ISA_NS). Included files hold static functions only.
+// Every kernel, compiled for one ISA level (LEGATO_ISA_NS).
+//
+// All of it lives in an unnamed namespace: a function with external linkage compiled for AVX-512 could be the copy that
+// the linker picks for everybody. Hence no standard library here either; tools/check_isa_objects.py looks.
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/kernels.h"
 
 namespace legato {
 namespace LEGATO_ISA_NS {
 namespace {
 
-// Kernel families are included here, in order of use: simd, rows, linear, heads, attention, sample.
+// clang-format off: in order of use
+#include "kernels/simd-inl.h"
+#include "kernels/rows/store-inl.h"
+#include "kernels/rows/embed-inl.h"
+#include "kernels/rows/norm-inl.h"
+#include "kernels/rows/quantize-inl.h"
+// clang-format on
 
 }  // namespace
 
@@ -16,16 +32,16 @@ extern const KernelTable kTable;
 const KernelTable kTable = {
     Isa::LEGATO_ISA_NS,
     LEGATO_STRING(LEGATO_ISA_NS),
-    nullptr,  // embed
-    nullptr,  // norm
-    nullptr,  // quantize
+    embed,
+    norm,
+    quantize,
     nullptr,  // linear
     nullptr,  // heads_to_cache
     nullptr,  // attention
     nullptr,  // attention_merge
     nullptr,  // sample
     nullptr,  // logprobs
-    nullptr,  // find_faults
+    find_faults,
 };
 
 }  // namespace LEGATO_ISA_NS

@@ -1,0 +1,53 @@
+// Writing columns of f32 values into a row of activations, in any format.
+
+// One quantization group: scale = largest magnitude / 127, value = nearest whole number of x / scale. A group that
+// holds a NaN or an infinity gets the scale NaN (and zeros), so that the fault reaches everything computed from it.
+LEGATO_INLINE void store_s8_group(const float* x, int32_t group, int8_t* data, float* scale, int32_t* total) {
+  constexpr float kTiny = 1e-30f;  // below it 127 / amax could overflow; such a group is zero
+  Vf amax = zero();
+  uint32_t faults = 0;
+  for (int32_t i = 0; i < group; i += kLanes) {
+    const Vf v = abs(load(x + i));
+    faults |= fault_bits(v);
+    amax = max(amax, v);
+  }
+  const float range = largest(amax);
+  const Vf inverse = splat(faults == 0 && range > kTiny ? 127.0f / range : 0.0f);
+  Vf sums = zero();
+  for (int32_t i = 0; i < group; i += kLanes) {
+    const Vf whole = faults == 0 ? round_even(load(x + i) * inverse) : zero();
+    sums = sums + whole;
+    store_s8(data + i, whole);
+  }
+  *total = static_cast<int32_t>(sum(sums));  // at most 64 * 127: exact in any order
+  *scale = faults == 0 ? (range > kTiny ? range / 127.0f : 0.0f) : __builtin_nanf("");
+}
+
+// Columns [column, column + n) of one row. s8: column must be a multiple of the group, and so must n unless these are
+// the row's last columns; x is then read up to the next multiple (pad it with zeros).
+LEGATO_INLINE void store_columns(const Acts& acts, int64_t row, int32_t column, const float* x, int32_t n) {
+  const int64_t first = row * acts.k_pad + column;
+  if (acts.type == ActType::f32) {
+    float* out = static_cast<float*>(acts.data) + first;
+    for (int32_t i = 0; i < n; i += kLanes)
+      store_n(out + i, load_n(x + i, smaller(n - i, kLanes)), smaller(n - i, kLanes));
+  } else if (acts.type == ActType::bf16) {
+    uint16_t* out = static_cast<uint16_t*>(acts.data) + first;
+    for (int32_t i = 0; i < n; i += kLanes) {
+      store_bf16_n(out + i, load_n(x + i, smaller(n - i, kLanes)), smaller(n - i, kLanes));
+    }
+  } else {
+    const int64_t group = row * (acts.k_pad / acts.group) + column / acts.group;
+    for (int32_t i = 0; i < n; i += acts.group) {
+      const int64_t g = group + i / acts.group;
+      store_s8_group(x + i, acts.group, static_cast<int8_t*>(acts.data) + first + i, acts.scales + g, acts.sums + g);
+    }
+  }
+}
+
+// Zeros behind the last column (k) of one row. s8: from the next group on; store_columns has filled the group of k - 1.
+LEGATO_INLINE void store_pad(const Acts& acts, int64_t row) {
+  alignas(64) const float zeros[64] = {};
+  const int32_t begin = acts.type == ActType::s8 ? round_up(acts.k, acts.group) : acts.k;
+  if (begin < acts.k_pad) store_columns(acts, row, begin, zeros, acts.k_pad - begin);
+}

@@ -1,0 +1,71 @@
+// 16 lanes: AVX-512 F, BW, VL, DQ, and what the level adds.
+
+using Vf = __m512;
+constexpr int kLanes = 16;
+constexpr uint32_t kAllLanes = 0xffffu;
+
+LEGATO_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+
+LEGATO_INLINE Vf splat(float x) { return _mm512_set1_ps(x); }
+LEGATO_INLINE Vf load(const float* p) { return _mm512_loadu_ps(p); }
+LEGATO_INLINE Vf load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+LEGATO_INLINE void store(float* p, Vf v) { _mm512_storeu_ps(p, v); }
+LEGATO_INLINE void store_n(float* p, Vf v, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+
+// a * b + c, rounded once.
+LEGATO_INLINE Vf fma(Vf a, Vf b, Vf c) { return _mm512_fmadd_ps(a, b, c); }
+// b where either is a NaN.
+LEGATO_INLINE Vf min(Vf a, Vf b) { return _mm512_min_ps(a, b); }
+LEGATO_INLINE Vf max(Vf a, Vf b) { return _mm512_max_ps(a, b); }
+LEGATO_INLINE Vf abs(Vf v) { return _mm512_abs_ps(v); }
+LEGATO_INLINE Vf round_even(Vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// v * 2^n for whole n in [-300, 300].
+LEGATO_INLINE Vf scale_pow2(Vf v, Vf n) { return _mm512_scalef_ps(v, n); }
+
+// Lane bits, false where either is a NaN.
+LEGATO_INLINE uint32_t less_bits(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+// Lanes of a where the bit is set, of b elsewhere.
+LEGATO_INLINE Vf select(uint32_t bits, Vf a, Vf b) { return _mm512_mask_mov_ps(b, static_cast<__mmask16>(bits), a); }
+
+LEGATO_INLINE __m256 upper_half(__m512 v) { return _mm512_extractf32x8_ps(v, 1); }
+LEGATO_INLINE float sum(Vf v) {
+  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), upper_half(v));
+  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+LEGATO_INLINE float largest(Vf v) {
+  const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), upper_half(v));
+  const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+LEGATO_INLINE Vf load_bf16(const uint16_t* p) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+LEGATO_INLINE Vf load_f16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// Round to nearest even; a NaN stays one.
+LEGATO_INLINE __m256i to_bf16(Vf v) {
+#if defined(__AVX512BF16__)
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+#else
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i result = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16));
+#endif
+}
+LEGATO_INLINE void store_bf16(uint16_t* p, Vf v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
+
+// Whole numbers in [-128, 127].
+LEGATO_INLINE void store_s8(int8_t* p, Vf v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+}

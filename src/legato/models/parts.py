@@ -40,7 +40,10 @@ def head_dim(c: Config) -> int:
     dim = c.integer("head_dim", None)
     if dim is None and hidden % heads:
         raise c.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
-    return dim or hidden // heads
+    dim = dim or hidden // heads
+    if dim % 2:
+        raise c.error("head_dim", f"is {dim}, not even")
+    return dim
 
 
 def attention(

@@ -132,7 +132,7 @@ REFUSED = {
     "big-endian": (file_bytes([], [], version=3 << 24), "big-endian"),
     "header cut": (b"GGUF\x03\0\0\0\1", "the tensor count runs past"),
     "tensor count": (b"GGUF" + struct.pack("<IQQ", 3, HUGE, 0), "tensor count is 9223372036854775808"),
-    "key count": (b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE), "number of metadata keys is"),
+    "key count": (b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE), "the key count is"),
     "key length": (file_bytes([struct.pack("<Q", HUGE) + bytes(20)], []), "metadata key 0 runs past"),
     "key not UTF-8": (file_bytes([string(b"\xff") + struct.pack("<IB", 0, 1)], []), "metadata key 0 is not UTF-8"),
     "key twice": (file_bytes([pair("k", 0, b"\1")] * 2, []), "key k occurs twice"),
@@ -194,7 +194,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 def test_array_elements_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("legato.weights.gguf._MAX_ELEMENTS", 10)
     pairs = [pair(key, 9, struct.pack("<IQ", 0, 6) + bytes(6)) for key in "ab"]
-    with pytest.raises(CheckpointError, match="key b: the arrays of the file have more than 10 elements"):
+    with pytest.raises(CheckpointError, match="the length of key b is 6; the limit is 4"):
         opened(tmp_path, file_bytes(pairs, []))
 
 

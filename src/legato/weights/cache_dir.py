@@ -84,10 +84,9 @@ def list_cache(cache_dir: Path) -> list[CacheEntry]:
     entries = []
     for kind in (MODELS, HUB, ENGINES):
         folder = cache_dir / kind
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if not path.name.startswith("."):
-                name = path.name.removeprefix("models--").replace("--", "/") if kind == HUB else path.name
-                entries.append(CacheEntry(kind, name, path, _size(path), path.lstat().st_mtime))
+        for path in sorted(folder.glob("models--*" if kind == HUB else "[!.]*")):
+            name = path.name.removeprefix("models--").replace("--", "/") if kind == HUB else path.name
+            entries.append(CacheEntry(kind, name, path, _size(path), path.lstat().st_mtime))
     return entries
 
 
@@ -96,18 +95,21 @@ def prune(
 ) -> list[CacheEntry]:
     """Removes entries (all, or those not used for some days) that nobody holds; returns them.
 
-    With `dry_run` they are only returned. ConfigError if it is not said what to remove.
+    With `dry_run` they are only returned. ConfigError if it is not said what to remove, or it cannot be removed.
     """
     if not all and older_than_days is None:
         raise ConfigError("cache prune: say how old entries must be, or all")
     oldest = time.time() - 86400 * older_than_days if older_than_days is not None else None
-    removed = [
-        entry
-        for entry in list_cache(cache_dir)
-        if (oldest is None or entry.last_used < oldest) and _remove(entry.path, dry_run=dry_run)
-    ]
-    if not dry_run:
-        _empty_trash(cache_dir)
+    try:
+        removed = [
+            entry
+            for entry in list_cache(cache_dir)
+            if (oldest is None or entry.last_used < oldest) and _remove(entry.path, dry_run=dry_run)
+        ]
+        if not dry_run:
+            _empty_trash(cache_dir)
+    except OSError as error:
+        raise ConfigError(f"cache prune: {error.filename}: {error.strerror}") from error
     return removed
 
 

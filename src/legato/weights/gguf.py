@@ -28,6 +28,8 @@ __all__ = ["GgufFile"]
 
 _MAX_HEADER = 256 << 20  # bytes; the largest known vocabularies need 20 MB
 _MAX_ELEMENTS = 1 << 24  # elements of all arrays together, which become Python objects
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 20
 _MAX_NESTING = 4
 _MAX_DIMS = 4
 
@@ -65,7 +67,7 @@ class _Cursor:
         self.end = min(size, _MAX_HEADER)
         self.position = 0
         self.file = file
-        self.elements = _MAX_ELEMENTS
+        self.elements = _MAX_ELEMENTS  # that may still come
 
     def fail(self, message: str) -> NoReturn:
         refuse(self.file, message)
@@ -85,11 +87,13 @@ class _Cursor:
     def u64(self, what: str) -> int:
         return int(_U64.unpack_from(self.data, self.need(8, what))[0])
 
-    def count(self, least: int, what: str) -> int:
+    def count(self, least: int, most: int, what: str) -> int:
         """A u64 count of things that take at least `least` bytes each."""
         count = self.u64(what)
         if count > (self.end - self.position) // least:
             self.fail(f"{what} is {count}, more than the file can hold")
+        if count > most:
+            self.fail(f"{what} is {count}; the limit is {most}")
         return count
 
     def string(self, what: str) -> str:
@@ -134,10 +138,8 @@ class _Cursor:
     def array(self, what: str, nesting: int) -> list[Any]:
         kind = self.u32(what)
         least = 8 if kind == _STRING else 12 if kind == _ARRAY else np.dtype(_NUMBERS.get(kind, "u1")).itemsize
-        count = self.count(least, f"the length of {what}")
+        count = self.count(least, self.elements, f"the length of {what}")
         self.elements -= count
-        if self.elements < 0:
-            self.fail(f"{what}: the arrays of the file have more than {_MAX_ELEMENTS} elements")
         if kind == _STRING:
             return self.strings(count, what)
         if kind == _ARRAY:
@@ -204,7 +206,7 @@ class GgufFile:
         if version not in (2, 3):
             hint = " (a big-endian file)" if version & 0xFFFF == 0 else ""
             cursor.fail(f"GGUF version {version}{hint} is not supported; supported: 2 and 3, little-endian")
-        return cursor.count(24, "the tensor count"), cursor.count(13, "the number of metadata keys")
+        return cursor.count(24, _MAX_TENSORS, "the tensor count"), cursor.count(13, _MAX_KEYS, "the key count")
 
     @staticmethod
     def _metadata(cursor: _Cursor, pairs: int) -> dict[str, Any]:

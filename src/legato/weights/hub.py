@@ -1,13 +1,15 @@
 """Checkpoints by Hugging Face id, through huggingface_hub, which is imported only when an id is given."""
 
+import contextlib
+import glob
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from legato.core.errors import CheckpointError
 from legato.weights.cache_dir import HUB, Hold
 from legato.weights.folder import CONFIG, INDEX, SINGLE, read_index
+from legato.weights.messages import refuse
 
 __all__ = ["fetch_from_hub", "is_hub_id"]
 
@@ -48,18 +50,20 @@ def fetch_from_hub(model_id: str, revision: str | None, cache_dir: Path) -> tupl
         return _snapshot(model_id, revision, entry.parent, names), hold
     except BaseException:
         hold.close()
+        with contextlib.suppress(OSError):  # an entry that is still empty is not kept
+            entry.rmdir()
         raise
 
 
 def _snapshot(model_id: str, revision: str | None, folder: Path, names: Sequence[str]) -> Path:
+    import httpx
     import huggingface_hub
-    import huggingface_hub.errors
 
-    arguments: dict[str, Any] = {"revision": revision, "cache_dir": folder}
-    patterns = [name.replace("[", "[[]") for name in names if not set(name) & set("*?")]
+    patterns = [glob.escape(name) for name in names]
     try:
-        return Path(huggingface_hub.snapshot_download(model_id, allow_patterns=patterns, **arguments))
-    except (huggingface_hub.errors.HfHubHTTPError, OSError, ValueError) as error:
+        path = huggingface_hub.snapshot_download(model_id, revision=revision, cache_dir=folder, allow_patterns=patterns)
+    except (httpx.HTTPError, OSError, ValueError) as error:
         at = f" at revision {revision}" if revision else ""
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise CheckpointError(f"Hugging Face model {model_id}{at}: {reason[:300]}") from error
+        refuse(model_id, f"no such file or folder, and as a Hugging Face id{at}: {reason}")
+    return Path(path)

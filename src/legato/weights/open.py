@@ -52,7 +52,14 @@ def open_checkpoint(
 
     Downloads what is not in the cache. Raises CheckpointError with one line that names the file at fault.
     """
-    path = Path(model).expanduser()
+    try:
+        return _open(model, revision, cache_dir, progress)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or model}: {error.strerror or error}") from error
+
+
+def _open(model: str, revision: str | None, cache_dir: Path, progress: Progress | None) -> Checkpoint:
+    path = Path(model)
     if model and path.exists():
         if revision is not None:
             raise CheckpointError(f"{model}: a revision ({revision}) is only for Hugging Face ids, and this is a path")
@@ -84,12 +91,12 @@ def _open_path(
         texts = [p for p in path.iterdir() if p.suffix in (".json", ".jinja") and p.is_file()]
         mark = _fingerprint(texts, source.weight_files)
         return Checkpoint(source, name or path.resolve().name, mark, path, None, hold)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         gguf = GgufSource(path)
         return Checkpoint(gguf, name or path.stem, fingerprint or _fingerprint([], [path]), None, gguf.metadata, hold)
-    if path.suffix in PICKLED:
+    if path.suffix.lower() in PICKLED:
         raise CheckpointError(f"{path}: {PICKLED_HINT}")
-    hint = "; name the folder that it is in" if path.suffix == ".safetensors" else ""
+    hint = "; name the folder that it is in" if path.suffix.lower() == ".safetensors" else ""
     raise CheckpointError(f"{path}: not a folder or a .gguf file{hint}")
 
 

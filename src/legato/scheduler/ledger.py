@@ -37,12 +37,9 @@ class Ledger:
             raise ConfigError(
                 f"max_num_batched_tokens: {max_rows} rows are fewer than the model's smallest chunk, {info.chunk_align}"
             )
-        if config.max_num_seqs < 1:
-            raise ConfigError(f"max_num_seqs must be at least 1, got {config.max_num_seqs}")
         if info.position_axes != 1:
             raise ConfigError(f"models with {info.position_axes} position axes are not supported")
-        chunk = config.long_prefill_token_threshold or max_rows
-        chunk = min(max_rows, max(chunk, info.chunk_align))
+        chunk = min(max_rows, max(config.long_prefill_token_threshold, info.chunk_align))
         self.policy: Policy = make_policy(config)
         self.blocks = KvBlocks(info.cache_groups, info.block_size, info.num_blocks, chunk, info.chunk_align)
         most = self.blocks.max_positions

@@ -81,14 +81,15 @@ class Scheduler:
 
         Raises:
             RequestError: see `check`; or the id is that of a live request.
-            QueueFullError: as many sequences wait as may.
+            QueueFullError: as many sequences wait as may, beyond those that free places will take.
         """
         self.check(request)
         ledger = self._ledger
         if request.request_id in ledger.sequences:
             raise RequestError(f"request {request.request_id} is already running", param="request_id")
-        if len(ledger.policy.queue) >= self._max_queued:
-            raise QueueFullError(f"{self._max_queued} requests are waiting already")
+        waiting = len(ledger.policy.queue) - (ledger.limits.max_places - ledger.places_taken)
+        if waiting >= self._max_queued:
+            raise QueueFullError(f"{waiting} sequences are waiting, more than max_num_queued_reqs allows")
         sequences = [
             Sequence(request, choice, self.context, ledger.blocks.new_tables()) for choice in range(request.params.n)
         ]

@@ -1,0 +1,84 @@
+"""What a step costs the scheduler: microseconds of plan + commit per decoding sequence.
+
+    python benchmarks/scheduler_cost.py [--steps N]
+
+Sequences of 512 prompt tokens decode while others wait. The bar: at most 10 us, however many wait.
+"""
+
+import argparse
+import statistics
+import time
+from array import array
+
+from legato.core.config import SchedulerConfig
+from legato.core.types import CacheGroup, ExecutorInfo, Request, SamplingParams, StepPlan, StepResult
+from legato.scheduler.scheduler import Scheduler
+
+PROMPT = 512
+CONTEXT = 4096
+
+
+def scheduler_with(running: int, waiting: int) -> Scheduler:
+    info = ExecutorInfo(
+        name="none",
+        cache_groups=(CacheGroup("full", "full", None, num_layers=1, bytes_per_block=0),),
+        block_size=16,
+        num_blocks=running * (CONTEXT // 16),
+        max_rows=max(running, 512),
+        max_seqs=running,
+        max_position=CONTEXT,
+        vocab_size=50_000,
+    )
+    config = SchedulerConfig(
+        max_num_seqs=running, max_num_batched_tokens=info.max_rows, max_num_queued_reqs=running + waiting
+    )
+    scheduler = Scheduler(info, config)
+    params = SamplingParams(max_tokens=CONTEXT - PROMPT, seed=0, temperature=0.0)
+    prompt = tuple(range(PROMPT))
+    for index in range(running + waiting):
+        scheduler.add(Request(f"r{index}", prompt, params, arrival_s=0.0, end_token_ids=frozenset({2})))
+    return scheduler
+
+
+def result_of(plan: StepPlan) -> StepResult:
+    outputs = len(plan.out_rows)
+    return StepResult(
+        step_id=plan.step_id,
+        tokens=array("i", [7]) * outputs,
+        logprobs=array("f", [0.0]) * outputs,
+        top_logprobs=(),
+        faults=array("b", bytes(plan.num_rows)),
+    )
+
+
+def microseconds(running: int, waiting: int, steps: int) -> tuple[float, float]:
+    """Median cost of plan and of commit, per decoding sequence."""
+    scheduler = scheduler_with(running, waiting)
+    planning, committing = [], []
+    while len(planning) < steps:
+        started = time.perf_counter()
+        plan = scheduler.plan()
+        planned = time.perf_counter()
+        assert plan is not None
+        result = result_of(plan)
+        before_commit = time.perf_counter()
+        scheduler.commit(plan, result)
+        committed = time.perf_counter()
+        if len(plan.out_rows) == plan.num_rows == running:
+            planning.append((planned - started) / running * 1e6)
+            committing.append((committed - before_commit) / running * 1e6)
+    return statistics.median(planning), statistics.median(committing)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=300, help="decode steps to measure")
+    steps = parser.parse_args().steps
+    print("running  waiting   plan  commit    sum   (us per decoding sequence)")
+    for running, waiting in ((1, 0), (64, 0), (64, 100), (64, 100_000), (256, 0), (256, 100), (256, 100_000)):
+        plan, commit = microseconds(running, waiting, steps)
+        print(f"{running:7}  {waiting:7}  {plan:5.2f}  {commit:6.2f}  {plan + commit:5.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -34,9 +34,9 @@ ARCHITECTURES = {
 
 
 def tiny_config(model_type: str, **changes: Any) -> dict[str, Any]:
-    """A config.json; a change to None removes the key."""
-    config = {"model_type": model_type, "architectures": [ARCHITECTURES[model_type]], **BASE, **changes}
-    return {key: value for key, value in config.items() if value is not None}
+    """A config.json; None is null. Windows are off unless asked for."""
+    own = {"mistral": {"sliding_window": None}, "qwen3": {"head_dim": None}}.get(model_type, {})
+    return {"model_type": model_type, "architectures": [ARCHITECTURES[model_type]], **BASE, **own, **changes}
 
 
 def tiny_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

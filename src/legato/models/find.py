@@ -1,4 +1,8 @@
-"""From config.json to an Arch: the family file is found by its name, so there is no list to edit."""
+"""From config.json to an Arch: the family file is found by its name, so there is no list to edit.
+
+A family file has ARCHITECTURES (names in config.json that it reads; the first is meant where there is none), a
+function `arch(c: Config) -> Arch`, and perhaps ABSENT: what transformers takes for keys that are left out.
+"""
 
 import importlib
 import pkgutil
@@ -37,7 +41,7 @@ def find(config: Mapping[str, Any], file: str, *, declared: bool = False) -> Arc
     names = config.get("architectures") or list(known[:1])
     if not known or names[0] not in known:
         raise CheckpointError(f"{file}: architecture {names or model_type!r} is not supported")
-    reader = Config(config, file, names[0])
+    reader = Config({**getattr(family, "ABSENT", {}), **config}, file, names[0])
     arch: Arch = family.arch(reader)
     reader.finish()
     if not (arch.runs or declared):

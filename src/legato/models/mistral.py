@@ -6,6 +6,7 @@ from legato.models.rope import rope
 from legato.models.spec import Arch
 
 ARCHITECTURES = ("MistralForCausalLM",)
+ABSENT = {"num_key_value_heads": 8, "sliding_window": 4096}
 
 
 def arch(c: Config) -> Arch:

@@ -105,15 +105,15 @@ def windows(c: Config, default: Sequence[bool] | None = None) -> list[int | None
 def late_windows(c: Config) -> list[int | None]:
     """Qwen's rule: off without `use_sliding_window`; else `layer_types`, or all layers from `max_window_layers` on."""
     n = c.integer("num_hidden_layers")
-    first = c.get("max_window_layers", 28)
+    first = c.get("max_window_layers")
     if c.flag("use_sliding_window"):
         return windows(c, [i >= first for i in range(n)])
     c.unused("sliding_window", "layer_types")
     return [None] * n
 
 
-def decoder(c: Config, layers: Sequence[tuple[Body, Body]], *, tied: bool = False) -> Arch:
-    """Pre-norm decoder in Llama's names: one (attention, mlp) per layer. tied: where the config does not say."""
+def decoder(c: Config, layers: Sequence[tuple[Body, Body]]) -> Arch:
+    """Pre-norm decoder in Llama's names: one (attention, mlp) per layer."""
     return Arch(
         name=c.architecture,
         file=c.file,
@@ -132,6 +132,6 @@ def decoder(c: Config, layers: Sequence[tuple[Body, Body]], *, tied: bool = Fals
             for i, (first, second) in enumerate(layers)
         ),
         norm=rms(c, "model.norm"),
-        head=Head("lm_head", tied=c.flag("tie_word_embeddings", tied)),
+        head=Head("lm_head", tied=c.flag("tie_word_embeddings")),
         ignored=("*.rotary_emb.inv_freq",),
     )

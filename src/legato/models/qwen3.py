@@ -6,6 +6,7 @@ from legato.models.rope import rope
 from legato.models.spec import Arch
 
 ARCHITECTURES = ("Qwen3ForCausalLM",)
+ABSENT = {"head_dim": 128, "max_window_layers": 28, "num_key_value_heads": 32, "sliding_window": 4096}
 
 
 def arch(c: Config) -> Arch:

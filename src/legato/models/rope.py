@@ -13,9 +13,9 @@ from legato.models.spec import Rope
 __all__ = ["rope"]
 
 
-def rope(c: Config, dim: int, *, theta: float = 10_000.0) -> Rope:
-    """Rope over the first `dim` values of a head. theta: the family's value where the config has none."""
-    base = c.number("rope_theta", theta)
+def rope(c: Config, dim: int) -> Rope:
+    """Rope over the first `dim` values of a head."""
+    base = c.number("rope_theta", 10_000.0)
     key = "rope_parameters" if "rope_parameters" in c else "rope_scaling"
     if key not in c:
         return Rope(dim, _default(dim, base))

@@ -6,13 +6,19 @@ from legato.models.rope import rope
 from legato.models.spec import Arch
 
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
+ABSENT = {
+    "no_rope_layer_interval": 4,
+    "num_key_value_heads": 4,
+    "rope_theta": 2_000_000.0,
+    "tie_word_embeddings": True,
+}
 
 
 def arch(c: Config) -> Arch:
-    n, every = c.integer("num_hidden_layers"), c.integer("no_rope_layer_interval", 4)
+    n, every = c.integer("num_hidden_layers"), c.integer("no_rope_layer_interval")
     has_rope = [bool(r) for r in c.entries("no_rope_layers", n, [(i + 1) % every != 0 for i in range(n)])]
     c.unused("max_window_layers")
-    rotary = rope(c, head_dim(c), theta=2_000_000.0)
+    rotary = rope(c, head_dim(c))
     bias = c.flag("attention_bias")
     window = windows(c, [not r for r in has_rope]) if c.flag("use_sliding_window") else [None] * n
     c.unused("layer_types", "sliding_window")
@@ -21,4 +27,4 @@ def arch(c: Config) -> Arch:
         (attention(c, rope=rotary if r else None, window=w, qkv_bias=bias, out_bias=bias), mlp)
         for r, w in zip(has_rope, window, strict=True)
     ]
-    return decoder(c, layers, tied=True)
+    return decoder(c, layers)

@@ -1,0 +1,135 @@
+"""Every running family against transformers (tests/golden/tiny_logits.npz), with controls that must fail."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_cases import CASES, POSITIONS, tokens
+
+from legato.build.lower import lower
+from legato.executor.reference import ReferenceExecutor
+from legato.models.find import find
+from support.drive import logits
+from support.tiny_models import MemorySource, tiny_shapes, tiny_source
+
+TOLERANCE = 1e-4  # of the logits' standard deviation
+GOLDEN = Path(__file__).parents[1] / "golden" / "tiny_logits.npz"
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as file:
+        return dict(file)
+
+
+def error(source: MemorySource, name: str, golden: dict[str, np.ndarray]) -> float:
+    """Largest logit error, in standard deviations of the reference."""
+    plan = lower(find(source.config, "config.json"), source)
+    executor = ReferenceExecutor(plan, source, block_size=16, num_blocks=8, max_rows=POSITIONS, max_seqs=1)
+    reference = golden[name]
+    return float(np.abs(logits(executor, tokens(name)) - reference).max() / reference.std())
+
+
+def test_the_golden_file_holds_these_cases(golden: dict[str, np.ndarray]) -> None:
+    assert set(golden) == set(CASES)
+    for name, values in golden.items():
+        assert values.shape == (POSITIONS, CASES[name]["vocab_size"])
+        assert values.std() >= 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_e06_e07_e09_logits_equal_transformers(name: str, golden: dict[str, np.ndarray]) -> None:
+    assert error(tiny_source(CASES[name]), name, golden) <= TOLERANCE
+
+
+def changed(name: str, **changes: Any) -> MemorySource:
+    """The case's weights under another config."""
+    source = tiny_source(CASES[name])
+    source.config = {**CASES[name], **changes}
+    return source
+
+
+def without_bias(name: str, *parts: str) -> MemorySource:
+    """Biases of these parts set to zero."""
+    source = tiny_source(CASES[name])
+    for key, array in source.arrays.items():
+        if key.endswith(".bias") and any(part in key for part in parts):
+            source.arrays[key] = np.zeros_like(array)
+    return source
+
+
+def swapped_gate_and_up(name: str) -> MemorySource:
+    source = tiny_source(CASES[name])
+    for key in [key for key in source.arrays if "gate_proj" in key]:
+        up = key.replace("gate_proj", "up_proj")
+        source.arrays[key], source.arrays[up] = source.arrays[up], source.arrays[key]
+    return source
+
+
+def without_head_norm(name: str, part: str) -> MemorySource:
+    source = tiny_source(CASES[name])
+    for key, array in source.arrays.items():
+        if part in key:
+            source.arrays[key] = np.ones_like(array)
+    return source
+
+
+def interleaved_rope(name: str) -> MemorySource:
+    """q and k rows in the order of GGUF's Llama files (pairs side by side), as if nobody had put them back."""
+    source = tiny_source(CASES[name])
+    dim = CASES[name].get("head_dim") or CASES[name]["hidden_size"] // CASES[name]["num_attention_heads"]
+    for key, array in source.arrays.items():
+        if key.endswith(("q_proj.weight", "k_proj.weight")):
+            pairs = array.reshape(-1, 2, dim // 2, array.shape[1]).swapaxes(1, 2)
+            source.arrays[key] = np.ascontiguousarray(pairs).reshape(array.shape)
+    return source
+
+
+def rope_scaling(name: str) -> dict[str, Any]:
+    scaling: dict[str, Any] = CASES[name]["rope_scaling"]
+    return scaling
+
+
+CONTROLS: dict[str, tuple[str, Callable[[str], MemorySource]]] = {
+    "other theta": ("llama", lambda n: changed(n, rope_theta=10100.0)),
+    "no linear scaling": ("llama-linear", lambda n: changed(n, rope_scaling=None)),
+    "llama3 factor 8 for 32": ("llama-llama3-32", lambda n: changed(n, rope_scaling=rope_scaling("llama-llama3-8"))),
+    "no llama3 scaling": ("llama-llama3-8", lambda n: changed(n, rope_scaling=None)),
+    "no yarn scaling": ("llama-yarn", lambda n: changed(n, rope_scaling=None)),
+    "window + 1": ("mistral-window", lambda n: changed(n, sliding_window=9)),
+    "window - 1": ("mistral-window", lambda n: changed(n, sliding_window=7)),
+    "no window": ("qwen3-window", lambda n: changed(n, use_sliding_window=False)),
+    "window a layer late": ("qwen2-window", lambda n: changed(n, max_window_layers=2)),
+    "rope everywhere": ("smollm3", lambda n: changed(n, no_rope_layers=[1] * 5)),
+    "dropped q bias": ("qwen2", lambda n: without_bias(n, "q_proj")),
+    "dropped v bias": ("qwen2", lambda n: without_bias(n, "v_proj")),
+    "dropped o bias": ("qwen3-window", lambda n: without_bias(n, "o_proj")),
+    "dropped mlp bias": ("llama-bias", lambda n: without_bias(n, "down_proj")),
+    "swapped gate and up": ("llama", swapped_gate_and_up),
+    "swapped gate and up, biased": ("llama-bias", swapped_gate_and_up),
+    "no q norm": ("qwen3", lambda n: without_head_norm(n, "q_norm")),
+    "no k norm": ("qwen3", lambda n: without_head_norm(n, "k_norm")),
+    "other eps": ("llama", lambda n: changed(n, rms_norm_eps=1e-3)),
+    "other activation": ("llama-one-kv-head", lambda n: changed(n, hidden_act="gelu")),
+    "other head": ("llama", lambda n: changed(n, tie_word_embeddings=True)),
+    "interleaved rope": ("llama", interleaved_rope),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_controls_fail(control: str, golden: dict[str, np.ndarray]) -> None:
+    """A small mistake is well outside the tolerance, so the test above would see it."""
+    name, make = CONTROLS[control]
+    assert error(make(name), name, golden) > 10 * TOLERANCE
+
+
+def test_every_tensor_matters(golden: dict[str, np.ndarray]) -> None:
+    """Changing any one tensor by 10 % is seen."""
+    name = "llama-bias"
+    for key in tiny_shapes(CASES[name]):
+        if ".layers.1." in key or ".layers." not in key:
+            source = tiny_source(CASES[name])
+            source.arrays[key] = source.arrays[key] * np.float32(1.1)
+            assert error(source, name, golden) > 10 * TOLERANCE, key

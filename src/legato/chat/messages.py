@@ -1,0 +1,66 @@
+"""Chat messages as templates expect them: every content one string."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from legato.core.errors import RequestError
+
+__all__ = ["PART_SEPARATOR", "normalized"]
+
+PART_SEPARATOR = "\n"  # between the text parts of one message
+
+
+def normalized(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with every content as one string.
+
+    A list of text parts is joined by a newline; a content that is null or missing becomes "". Arguments of tool
+    calls, JSON text in the API, become objects, as templates expect them. Raises RequestError naming the field.
+    """
+    if not messages:
+        raise RequestError("messages is empty", param="messages")
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RequestError(f"{where} is not an object with a 'role'", param=where)
+    result = {**message, "content": _content(message.get("content"), f"{where}.content")}
+    calls = message.get("tool_calls")
+    if calls:
+        result["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+    return result
+
+
+def _content(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{where} is neither a text nor a list of parts", param=where)
+    return PART_SEPARATOR.join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind != "text":
+        raise RequestError(f"{where}: parts of type {kind!r} are not supported, only 'text' is", param=where)
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise RequestError(f"{where}.text is not a string", param=f"{where}.text")
+    return text
+
+
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise RequestError(f"{where}.function is not an object", param=where)
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            field = f"{where}.function.arguments"
+            raise RequestError(f"{field} is not JSON: {error}", param=field) from error
+    return {**call, "function": {**function, "arguments": arguments}}

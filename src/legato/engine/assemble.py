@@ -1,0 +1,51 @@
+"""Put an engine together over an executor that is ready."""
+
+from dataclasses import dataclass
+
+from legato.core.config import EngineConfig
+from legato.core.types import Executor, ExecutorInfo
+from legato.engine.inputs import Inputs
+from legato.engine.loop import EngineLoop
+from legato.engine.metrics import Metrics
+from legato.scheduler.scheduler import Scheduler
+from legato.tokenizer.assets import TextAssets
+from legato.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["Engine", "assemble"]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A complete engine that nobody drives yet: give `loop.publish` a receiver and run `loop.run` in a thread."""
+
+    loop: EngineLoop
+    inputs: Inputs
+    tokenizer: Tokenizer
+    metrics: Metrics
+    executor: Executor
+    info: ExecutorInfo
+    model_names: tuple[str, ...]
+    memory: str  # the memory table, ready to print; empty where the executor plans none
+
+    def close(self) -> None:
+        """Free the model. The loop must have ended."""
+        self.executor.close()
+
+
+def assemble(executor: Executor, assets: TextAssets, config: EngineConfig, name: str, memory: str = "") -> Engine:
+    """An engine over `executor`. `name` is what clients call the model, unless the configuration says otherwise."""
+    info = executor.info()
+    tokenizer = Tokenizer(assets)
+    scheduler = Scheduler(info, config.scheduler)
+    names = config.model.served_model_name or (name,)
+    metrics = Metrics(names[0], scheduler.context)
+    inputs = Inputs(
+        assets,
+        tokenizer,
+        vocab_size=info.vocab_size,
+        max_model_len=scheduler.context,
+        check=scheduler.check,
+        seed=config.seed,
+    )
+    loop = EngineLoop(scheduler, executor, tokenizer, metrics, config.scheduler)
+    return Engine(loop, inputs, tokenizer, metrics, executor, info, names, memory)

@@ -1,0 +1,136 @@
+"""The only door to the engine for asynchronous code."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+from legato.core.types import Request
+from legato.engine.loop import EngineLoop
+from legato.engine.outputs import Output
+from legato.scheduler.stats import SchedulerStats
+
+__all__ = ["EngineClient", "OutputStream"]
+
+
+class OutputStream:
+    """The outputs of requests that were submitted together, as they come. Leaving its context aborts what still runs.
+
+    Iterating gives lists: all outputs since the last turn. It ends when every choice of every request has ended.
+    """
+
+    def __init__(self, client: "EngineClient", requests: Sequence[Request]) -> None:
+        self._client = client
+        self._open = {request.request_id: request.params.n for request in requests}
+        self._arrived: list[Output] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> "OutputStream":
+        return self
+
+    async def __anext__(self) -> list[Output]:
+        if not self._arrived:
+            if not self._open:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    async def __aenter__(self) -> "OutputStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for request_id in self._open:
+            self._client.abort(request_id)
+        self._open.clear()
+
+    def deliver(self, output: Output) -> bool:
+        """Take one output; True when its request has ended as a whole."""
+        if output.request_id not in self._open:
+            return True
+        self._arrived.append(output)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if output.finish is None:
+            return False
+        self._open[output.request_id] -= 1
+        if self._open[output.request_id]:
+            return False
+        del self._open[output.request_id]
+        return True
+
+
+class EngineClient:
+    """Submit requests and receive their outputs in an event loop, while the engine runs in a thread of its own."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._streams: dict[str, OutputStream] = {}
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=loop.run, name="legato-engine", daemon=True)
+        self.failed = asyncio.Event()
+
+    def start(self) -> None:
+        """Start the engine thread. Called in the event loop that will submit requests."""
+        self._events = asyncio.get_running_loop()
+        self._loop.publish = self._publish
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request]) -> OutputStream:
+        """Queue requests, all or none. QueueFullError when the engine does not take them now."""
+        stream = OutputStream(self, requests)
+        self._loop.submit(requests)
+        for request in requests:
+            self._streams[request.request_id] = stream
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request whose outputs nobody reads any more."""
+        if self._streams.pop(request_id, None) is not None:
+            self._loop.abort(request_id)
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._streams)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine takes no more requests; None while it does."""
+        return self._loop.failure
+
+    def stats(self) -> SchedulerStats:
+        """The scheduler's counts, as of the last step."""
+        return self._loop.stats
+
+    def trouble(self, stall_timeout_s: float) -> str | None:
+        """Why the engine is not alive: it failed, or one step has lasted longer than this. None when all is well."""
+        if self._loop.failure is not None:
+            return self._loop.failure
+        stalled = self._loop.stalled_s()
+        return f"a step has lasted {stalled:.0f} s" if stalled > stall_timeout_s else None
+
+    async def stop(self, timeout_s: float = 5.0) -> bool:
+        """End what still runs with an error; False when a step does not end within `timeout_s`."""
+        self._loop.stop()
+        await asyncio.to_thread(self._thread.join, timeout_s)
+        return not self._thread.is_alive()
+
+    def _publish(self, outputs: list[Output]) -> None:
+        """In the engine thread: one wake-up of the event loop for all outputs of a step."""
+        assert self._events is not None
+        self._events.call_soon_threadsafe(self._deliver, outputs)
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None and stream.deliver(output):
+                self._streams.pop(output.request_id, None)
+        if self._loop.failure is not None:
+            self.failed.set()

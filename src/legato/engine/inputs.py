@@ -1,0 +1,122 @@
+"""From texts, messages and sampling parameters to the scheduler's requests."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from legato.chat.template import ChatTemplate
+from legato.core.errors import RequestError
+from legato.core.types import Request, SamplingParams
+from legato.sampling.params import validate
+from legato.tokenizer.assets import TextAssets
+from legato.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["Inputs"]
+
+_SEED_BITS = 53  # drawn seeds survive JSON numbers in every language
+
+
+class Inputs:
+    """Knows the model's tokenizer, chat template, end tokens and limits. Safe to use from several threads.
+
+    vocab_size: rows of the output head; ids below it may be given as prompt tokens. check: the scheduler's verdict
+    on whether a request can ever fit. seed: for requests that have none (None: a random one each).
+    """
+
+    def __init__(
+        self,
+        assets: TextAssets,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        check: Callable[[Request], None],
+        seed: int | None = None,
+    ) -> None:
+        self.max_model_len = max_model_len
+        self.defaults = _defaults(assets.generation_config)
+        self._tokenizer = tokenizer
+        self._template = None if assets.chat_template is None else ChatTemplate(assets.chat_template, tokenizer)
+        self._end_token_ids = frozenset(assets.eos_token_ids)
+        self._vocab_size = vocab_size
+        self._check = check
+        self._seed = seed
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
+        """Token ids of a talk, rendered by the model's chat template; `kwargs` go to the template."""
+        if self._template is None:
+            raise RequestError("this model has no chat template; give one with --chat-template", param="messages")
+        return self._template.prompt([dict(message) for message in messages], **kwargs)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt text."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def request(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        param: str = "prompt",
+        default_max_tokens: int | None = None,
+        arrival_s: float | None = None,
+    ) -> Request:
+        """A request the scheduler can take, or a RequestError. `param` is the field that the prompt came from.
+
+        arrival_s: when it came, by time.monotonic(); now, if not given.
+        A `max_tokens` that does not fit into the context is refused; None means `default_max_tokens`, cut to what is
+        left of the context (None: all that is left).
+        """
+        params = replace(params, stop=_as_tuple(params.stop), stop_token_ids=tuple(params.stop_token_ids))
+        validate(params, self._vocab_size, self.max_model_len)
+        self._check_prompt(prompt, param)
+        left = self.max_model_len - len(prompt)
+        if params.max_tokens is not None and params.max_tokens > left:
+            raise self._too_long(f"{len(prompt)} tokens in the {param} and {params.max_tokens} for the answer", param)
+        request = Request(
+            request_id=secrets.token_hex(12),
+            prompt=tuple(prompt),
+            params=replace(
+                params,
+                max_tokens=params.max_tokens or min(left, default_max_tokens or left),
+                seed=self._seed_for(params),
+            ),
+            arrival_s=time.monotonic() if arrival_s is None else arrival_s,
+            end_token_ids=frozenset() if params.ignore_eos else self._end_token_ids,
+        )
+        self._check(request)
+        return request
+
+    def _check_prompt(self, prompt: Sequence[int], param: str) -> None:
+        if not prompt:
+            raise RequestError(f"{param} is empty: it gives no tokens", param=param, code="empty_prompt")
+        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            raise RequestError(
+                f"{param} holds a token id outside the vocabulary (0 to {self._vocab_size - 1})",
+                param=param,
+                code="invalid_token_id",
+            )
+        if len(prompt) >= self.max_model_len:
+            raise self._too_long(f"{len(prompt)} tokens in the {param}, which leaves none for the answer", param)
+
+    def _too_long(self, asked: str, param: str) -> RequestError:
+        message = f"the model's context is {self.max_model_len} tokens, but there are {asked}"
+        return RequestError(message, param=param, code="context_length_exceeded")
+
+    def _seed_for(self, params: SamplingParams) -> int:
+        if params.seed is not None:
+            return params.seed
+        return secrets.randbits(_SEED_BITS) if self._seed is None else self._seed
+
+
+def _as_tuple(stop: str | Sequence[str]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _defaults(generation_config: Mapping[str, Any]) -> SamplingParams:
+    """Sampling parameters of a request that sets none: the model's own where its generation config has them."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    own = {name: generation_config[name] for name in names if generation_config.get(name) is not None}
+    return replace(SamplingParams(max_tokens=None), **own)

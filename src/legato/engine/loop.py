@@ -1,0 +1,176 @@
+"""The engine loop: plan, launch, render what came before while the step computes, collect, commit."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from legato.core.config import SchedulerConfig
+from legato.core.errors import LegatoError, QueueFullError
+from legato.core.types import Executor, FinishReason, Request, SamplingParams, TokenEvent
+from legato.engine.metrics import Metrics
+from legato.engine.outputs import Output
+from legato.engine.render import Renderer
+from legato.scheduler.scheduler import Scheduler
+from legato.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["EngineLoop"]
+
+log = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Owns scheduler, executor and renderer. One thread calls `step`; `submit` and `abort` may be called by any.
+
+    `publish` receives the outputs of a step, at most once per step, in the stepping thread. After an exception in a
+    step the loop is dead: every request has ended with an error, `failure` says why, and `submit` refuses.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        config: SchedulerConfig,
+    ) -> None:
+        self.publish: Callable[[list[Output]], None] = _drop
+        self.failure: str | None = None
+        self.stats = scheduler.stats()
+        self._scheduler = scheduler
+        self._executor = executor
+        self._metrics = metrics
+        self._max_queued = config.max_num_queued_reqs
+        self._renderer = Renderer(tokenizer, scheduler.finish)
+        self._events: list[TokenEvent] = []
+        self._inbox: deque[Request | str] = deque()  # a request, or the id of one to abort
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._step_began: float | None = None
+
+    # any thread
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests, all or none. QueueFullError when too many wait (429), or the loop has ended (503)."""
+        limit = self._max_queued
+        with self._wake:
+            if self.failure is not None or self._stopping:
+                raise QueueFullError(self.failure or "the engine is shutting down", status=503, retry_after_s=5)
+            arriving = sum(r.params.n for r in (*self._inbox, *requests) if isinstance(r, Request))
+            if self.stats.waiting + arriving > limit:
+                raise QueueFullError(f"{limit} requests are waiting already; try again later")
+            self._inbox.extend(requests)
+            self._wake.notify()
+
+    def abort(self, request_id: str) -> None:
+        """End a request. It gets a last output with finish reason abort, unless it has ended meanwhile."""
+        with self._wake:
+            self._inbox.append(request_id)
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Make `run` return after the current step; requests that still run end with an error."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def stalled_s(self) -> float:
+        """Seconds since the current step began; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
+
+    # the engine thread
+
+    def warm_up(self) -> None:
+        """Compute one token through the whole plan, before anything else. LegatoError when that gives no number."""
+        params = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
+        self._scheduler.add(Request("warm-up", (0,), params, time.monotonic()))
+        while (plan := self._scheduler.plan()) is not None:
+            self._executor.launch(plan)
+            for event in self._scheduler.commit(plan, self._executor.collect(plan.step_id)):
+                if event.error is not None:
+                    raise LegatoError(f"the model does not compute: {event.error}")
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._inbox or self._events or self._scheduler.has_work)
+
+    def run(self) -> None:
+        """Step while there is work, sleep while there is none, until `stop` or a failure."""
+        while self._wait():
+            self._step_began = time.monotonic()
+            try:
+                self.step()
+            except Exception as error:  # whatever it was, every request must get an answer
+                log.exception("the engine failed")
+                self._end(f"the engine failed: {type(error).__name__}: {error}")
+                return
+            finally:
+                self._step_began = None
+        self._end("the server is shutting down")
+
+    def step(self) -> None:
+        """One step over whatever there is to do."""
+        self._take_inbox()
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self._executor.launch(plan)
+        self._render()
+        self._events = self._scheduler.take_events()
+        if plan is not None:
+            result = self._executor.collect(plan.step_id)
+            self._events += self._scheduler.commit(plan, result)
+        elif self._scheduler.has_work and not self._events and not self._inbox:
+            raise RuntimeError("requests wait but nothing can be scheduled")
+
+    def _take_inbox(self) -> None:
+        with self._wake:
+            for message in self._inbox:
+                if isinstance(message, str):
+                    self._scheduler.abort(message)
+                else:
+                    self._add(message)
+            self._inbox.clear()
+            self.stats = self._scheduler.stats()  # while locked: `submit` counts each waiting request once
+
+    def _add(self, request: Request) -> None:
+        self._renderer.add(request)
+        self._metrics.add(request)
+        try:
+            self._scheduler.add(request)
+        except LegatoError as error:
+            self._events += [
+                TokenEvent(request.request_id, choice, (), finish=FinishReason.ERROR, error=str(error))
+                for choice in range(request.params.n)
+            ]
+
+    def _render(self) -> None:
+        """Outputs of the events so far, to the client and the metrics."""
+        outputs = self._renderer.render(self._events)
+        self.stats = self._scheduler.stats()
+        self._metrics.update(self.stats, outputs)
+        if outputs:
+            self.publish(outputs)
+
+    def _wait(self) -> bool:
+        with self._wake:
+            while not (self.busy or self._stopping):
+                self._wake.wait()
+            return not self._stopping
+
+    def _end(self, why: str) -> None:
+        with self._wake:
+            self.failure = why
+            late = [message for message in self._inbox if isinstance(message, Request)]
+            self._inbox.clear()
+        for request in late:
+            self._renderer.add(request)
+        outputs = self._renderer.fail(why)
+        self._metrics.update(self.stats, outputs)
+        self.publish(outputs)
+
+
+def _drop(outputs: list[Output]) -> None:
+    """Nobody listens (the warm-up)."""

@@ -1,0 +1,81 @@
+"""From the bytes of a request body to one checked object, or a RequestError that names the field.
+
+A field is in one of three classes: a body's own fields work; `ACCEPTED` ones have no effect on the answer and may be
+given; the rest is refused by name, `refused` ones as not supported and all others as unknown. null means left out.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from legato.core.errors import RequestError
+
+__all__ = ["Accepted", "Body", "parse_body"]
+
+
+class Body(BaseModel):
+    """Base of all request bodies: strict types (true is no integer, "1" no number), no NaN, no unknown field."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True, protected_namespaces=())
+
+
+class Accepted(Body):
+    """Fields that have no effect on the answer. Their types are checked all the same."""
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+_B = TypeVar("_B", bound=Body)
+
+
+def parse_body(kind: type[_B], data: bytes, refused: Mapping[str, tuple[object, ...]]) -> _B:
+    """Parse and check a body. `refused` maps field names to the values that ask for nothing and so are accepted."""
+    fields = _json_object(data)
+    known: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in kind.model_fields:
+            if value is not None:
+                known[name] = value
+        elif name not in refused:
+            raise RequestError(f"unknown field: {_short(name)}", param=_short(name), code="unknown_parameter")
+        elif value is not None and not any(type(value) is type(v) and value == v for v in refused[name]):
+            raise RequestError(f"{name} is not supported", param=name, code="unsupported_parameter")
+    try:
+        return kind.model_validate(known)
+    except ValidationError as error:
+        raise _request_error(error) from None
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError("the body must be a JSON object", code="invalid_json")
+    return value
+
+
+def _request_error(error: ValidationError) -> RequestError:
+    """The first finding, in one line: where, and what. Never the value itself, which may be huge or private."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        name = _short(".".join(where))
+        return RequestError(f"unknown field: {name}", param=name, code="unknown_parameter")
+    if first["type"] == "missing":
+        return RequestError(f"{where[0]} is required", param=where[0], code="missing_required_parameter")
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return RequestError(f"{where[0]} {message}", param=where[0], code="invalid_type")
+
+
+def _short(name: str, limit: int = 64) -> str:
+    shown = name if len(name) <= limit else name[:limit] + "..."
+    return shown if shown.isprintable() else repr(shown)

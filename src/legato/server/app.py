@@ -1,0 +1,125 @@
+"""The application: routes, and OpenAI's error object for whatever goes wrong."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+import legato
+from legato.core.errors import LegatoError
+from legato.protocol.errors import describe
+from legato.server.generate import Generation
+from legato.server.http import (
+    ClientGone,
+    EventStream,
+    HttpError,
+    error_response,
+    json_response,
+    read_json_body,
+    unless_gone,
+)
+from legato.server.middleware import Envelope
+from legato.server.state import ServerState
+
+__all__ = ["create_app"]
+
+log = logging.getLogger(__name__)
+
+
+def create_app(state: ServerState) -> FastAPI:
+    """The routes over one engine."""
+    app = FastAPI(title="Legato", version=legato.__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    _add_generation(app, state)
+    _add_information(app, state)
+    app.add_exception_handler(LegatoError, _on_legato_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_middleware(Envelope, state=state)
+    return app
+
+
+def _add_generation(app: FastAPI, state: ServerState) -> None:
+    async def generate(http: HttpRequest, make: Callable[[bytes, float], Generation]) -> Response:
+        arrival_s = time.monotonic()
+        state.admit()
+        data = await read_json_body(http, state.max_body_bytes)
+        generation = await state.prepare(make, data, arrival_s)
+        if generation.stream:
+            return EventStream(generation.frames())
+        return json_response(await unless_gone(http.receive, generation.whole()))
+
+    @app.post("/v1/completions")
+    async def completions(http: HttpRequest) -> Response:
+        return await generate(http, state.completion)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(http: HttpRequest) -> Response:
+        return await generate(http, state.chat)
+
+
+def _add_information(app: FastAPI, state: ServerState) -> None:
+    def card(name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": state.started_s,
+            "owned_by": "legato",
+            "root": state.model_names[0],
+            "parent": None,
+            "max_model_len": state.max_model_len,
+        }
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [card(name) for name in state.model_names]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        return json_response(card(state.model_name(name)))
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Liveness: the engine makes progress. Stays 200 while draining."""
+        trouble = state.trouble()
+        return json_response({"status": "ok"}) if trouble is None else error_response(503, trouble, code="unavailable")
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Readiness: new requests are taken."""
+        state.admit()
+        return json_response({"status": "ready"})
+
+    @app.get("/version")
+    async def version() -> Response:
+        return json_response({"version": legato.__version__})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _on_legato_error(http: HttpRequest, error: Exception) -> Response:
+    if isinstance(error, HttpError):
+        return error_response(error.status, str(error), code=error.code, headers=error.headers)
+    status, body, headers = describe(error)
+    return json_response(body, status, headers)
+
+
+async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = http.url.path[:128]
+    if error.status_code == 404:
+        return error_response(404, f"there is no {path!r} here", code="not_found")
+    if error.status_code == 405:
+        message = f"{http.method} is not allowed for {path!r}"
+        return error_response(405, message, code="method_not_allowed", headers=error.headers)
+    return error_response(error.status_code, str(error.detail), headers=error.headers)
+
+
+async def _on_client_gone(http: HttpRequest, error: Exception) -> Response:
+    log.debug("client gone: %s", http.url.path)
+    return Response(status_code=499)  # nobody reads it

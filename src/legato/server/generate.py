@@ -1,0 +1,119 @@
+"""One HTTP request's way through the engine: submit, collect or stream, abort when the client goes away."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from legato.core.errors import LegatoError, QueueFullError
+from legato.core.types import FinishReason, Request
+from legato.engine.client import EngineClient, OutputStream
+from legato.engine.outputs import Output
+from legato.protocol.errors import error_frame
+from legato.protocol.responses import DONE, Choice, Frames, Reply, Usage
+
+__all__ = ["EngineError", "Generation"]
+
+
+class EngineError(LegatoError):
+    """A request failed after it was accepted (HTTP 500)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Prompts of one HTTP request, and what their answer is to look like.
+
+    Choices are numbered prompt by prompt: choice c of prompt i has index i * n + c.
+    """
+
+    client: EngineClient
+    reply: Reply
+    requests: Sequence[Request]
+    stream: bool
+    include_usage: bool
+
+    async def whole(self) -> bytes:
+        """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
+        tally = _Tally(self.requests)
+        texts: list[list[str]] = [[] for _ in range(tally.num_choices)]
+        choices = []
+        async with self.client.submit(self.requests) as stream:
+            async for outputs in stream:
+                for output in outputs:
+                    index = tally.count(output)
+                    texts[index].append(output.text)
+                    if output.finish is not None:
+                        self._raise_if_failed(output)
+                        choices.append(tally.choice(index, "".join(texts[index]), output))
+        choices.sort(key=lambda choice: choice.index)
+        return self.reply.whole(choices, tally.usage())
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, as many at a time as one step gave. A failure before the first one is raised."""
+        async with self.client.submit(self.requests) as stream:
+            async for frames in self._stream(stream):
+                yield frames
+
+    async def _stream(self, stream: OutputStream) -> AsyncGenerator[bytes, None]:
+        tally = _Tally(self.requests)
+        frames = Frames(self.reply, self.include_usage)
+        begun = [not self.reply.chat] * tally.num_choices
+        anything_sent = False
+        async for outputs in stream:
+            out: list[bytes] = []
+            for output in outputs:
+                index = tally.count(output)
+                if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
+                    if not anything_sent:
+                        self._raise_if_failed(output)
+                    yield b"".join(out) + error_frame(output.error or "the request was aborted")
+                    return
+                if not begun[index]:
+                    out.append(frames.role(index))
+                    begun[index] = True
+                if output.finish is not None:
+                    out.append(frames.finish(tally.choice(index, output.text, output)))
+                elif output.text:
+                    out.append(frames.text(index, output.text))
+            if out:
+                anything_sent = True
+                yield b"".join(out)
+        yield (frames.usage(tally.usage()) if self.include_usage else b"") + DONE
+
+    def _raise_if_failed(self, output: Output) -> None:
+        if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
+            message = output.error or "the request was aborted"
+            if self.client.failure is not None:
+                raise QueueFullError(message, status=503, retry_after_s=5)
+            raise EngineError(message)
+
+
+class _Tally:
+    """Counts tokens per choice, and names choices."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._n = requests[0].params.n
+        self._number = {request.request_id: i for i, request in enumerate(requests)}
+        self._tokens = [0] * self.num_choices
+        self._cached = [0] * len(requests)
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._requests) * self._n
+
+    def count(self, output: Output) -> int:
+        """Take the counts of an output over; returns the index of its choice."""
+        number = self._number[output.request_id]
+        index = number * self._n + output.choice
+        self._tokens[index] = output.num_tokens
+        self._cached[number] = max(self._cached[number], output.num_cached)
+        return index
+
+    def choice(self, index: int, text: str, output: Output) -> Choice:
+        seed = self._requests[index // self._n].params.seed
+        assert output.finish is not None
+        assert seed is not None
+        return Choice(index, text, output.finish.value, output.stop, seed)
+
+    def usage(self) -> Usage:
+        prompt = sum(len(request.prompt) for request in self._requests)
+        return Usage(prompt, sum(self._tokens), sum(self._cached))

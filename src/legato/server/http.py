@@ -1,0 +1,113 @@
+"""HTTP plumbing: read a body within limits, answer with JSON or a stream, notice a client that goes away."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from legato.core.errors import LegatoError
+from legato.protocol.errors import error_body
+from legato.protocol.responses import dump
+
+__all__ = ["ClientGone", "EventStream", "HttpError", "error_response", "json_response", "read_json_body", "unless_gone"]
+
+_T = TypeVar("_T")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before the answer was complete."""
+
+
+class HttpError(LegatoError):
+    """An answer with this status and OpenAI's error object."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+
+def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    data = body if isinstance(body, bytes) else dump(body)
+    return Response(data, status, headers, media_type="application/json")
+
+
+async def read_json_body(request: HttpRequest, limit: int) -> bytes:
+    """The body, at most `limit` bytes of it (413), sent as application/json (415)."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HttpError(415, f"content-type must be application/json, not {kind[:64] or 'missing'!r}")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise _too_large(limit)
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise _too_large(limit)
+    return bytes(data)
+
+
+def _too_large(limit: int) -> HttpError:
+    # The rest of the body is not read, so the connection cannot be used again.
+    return HttpError(413, f"the body is larger than {limit} bytes", headers={"connection": "close"})
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`; when the client closes the connection first, `work` is cancelled and ClientGone raised."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_wait_until_gone(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, watch):
+            if not each.done():
+                each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A stream of server-sent events. The headers go out with the first event, so an earlier failure is a status."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientGone):
+            await unless_gone(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        started = False
+        async with aclosing(self._frames) as frames:
+            async for data in frames:
+                if not started:
+                    await send(start)
+                    started = True
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def error_response(
+    status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    return json_response(error_body(status, message, code=code), status, headers)

@@ -1,0 +1,145 @@
+"""Start, drain and stop: the HTTP server around one engine."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from legato.core.config import ServerConfig
+from legato.core.errors import ConfigError
+from legato.engine.assemble import Engine
+from legato.engine.client import EngineClient
+from legato.server.app import create_app
+from legato.server.state import ServerState
+
+__all__ = ["HttpServer", "bind", "serve"]
+
+log = logging.getLogger(__name__)
+
+DEAD_ENGINE_S = 5.0  # how long /health says 503 after an engine failure before the process ends, to be restarted
+LAST_WORDS_S = 1  # how long answers may take to reach their clients once all requests have ended
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """Reserve the address, before the model loads: a port in use is said at once. Nothing listens yet."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((config.host, config.port))
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}") from error
+    return sock
+
+
+def serve(engine: Engine, config: ServerConfig, sock: socket.socket, on_ready: Callable[[], None]) -> int:
+    """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens."""
+    server = HttpServer(engine, config, on_ready)
+    server.run(sockets=[sock])
+    if server.engine_hangs:
+        log.error("a step does not end; leaving it behind")
+        logging.shutdown()
+        os._exit(1)
+    engine.close()
+    return server.exit_status
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn, with an engine thread beside it and our own way to end.
+
+    The first SIGTERM or SIGINT drains: /ready and new requests answer 503, running ones get `drain_timeout` seconds,
+    the rest ends with an error. The second one ends the process at once. An engine failure ends the server with exit
+    status 1 after some seconds in which /health says 503.
+    """
+
+    def __init__(self, engine: Engine, config: ServerConfig, on_ready: Callable[[], None]) -> None:
+        self.exit_status = 0
+        self.engine_hangs = False
+        self._client = EngineClient(engine.loop)
+        self._state = ServerState(
+            self._client,
+            engine.inputs,
+            engine.metrics,
+            model_names=engine.model_names,
+            max_body_bytes=config.max_body_bytes,
+            stall_timeout_s=config.stall_timeout,
+        )
+        self._drain_timeout_s = config.drain_timeout
+        self._on_ready = on_ready
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(
+            uvicorn.Config(
+                create_app(self._state),
+                http="httptools",
+                loop="uvloop",
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=config.log_level in ("debug", "info"),
+                server_header=False,
+                timeout_graceful_shutdown=LAST_WORDS_S,
+            )
+        )
+
+    def drain(self) -> None:
+        """Take no new requests, and stop when the running ones have ended or their time is up."""
+        if not self._state.draining:
+            self._state.draining = True
+            self._in_background(self._drain())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._client.start()
+        await super().startup(sockets)
+        self._in_background(self._watch_engine())
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_signal, number)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.engine_hangs = not await self._client.stop()
+        await super().shutdown(sockets)
+        self._state.close()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # `startup` installs the handlers
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._state.draining:
+            log.warning("%s again: ending at once", name)
+            logging.shutdown()
+            os._exit(128 + number)
+        log.info("%s: draining %d requests", name, self._state.open_requests)
+        self.drain()
+
+    async def _drain(self) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._drain_timeout_s
+        while self._state.open_requests and clock() < deadline:
+            await asyncio.sleep(0.02)
+        if self._state.open_requests:
+            log.warning("drain timeout: %d requests end with an error", self._state.open_requests)
+        self.should_exit = True
+
+    async def _watch_engine(self) -> None:
+        await self._client.failed.wait()
+        if not self.should_exit:
+            log.error("the engine has failed; the process ends in %.0f s", DEAD_ENGINE_S)
+            self.exit_status = 1
+            await asyncio.sleep(DEAD_ENGINE_S)
+            self.should_exit = True
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)

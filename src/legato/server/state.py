@@ -1,0 +1,104 @@
+"""What the routes share: the engine client, the inputs, the names of the model, and whether the server drains."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from legato.core.errors import QueueFullError, RequestError
+from legato.engine.client import EngineClient
+from legato.engine.inputs import Inputs
+from legato.engine.metrics import Metrics
+from legato.protocol.requests import GenerateBody, parse_chat, parse_completion
+from legato.protocol.responses import Reply
+from legato.server.generate import Generation
+
+__all__ = ["ServerState"]
+
+LARGE_BODY = 8192  # bytes; larger ones are parsed and tokenized in a thread
+DEFAULT_COMPLETION_TOKENS = 16
+
+
+class ServerState:
+    """One per server. Methods run in the event loop, unless they say otherwise."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        inputs: Inputs,
+        metrics: Metrics,
+        *,
+        model_names: Sequence[str],
+        max_body_bytes: int,
+        stall_timeout_s: float,
+    ) -> None:
+        self.client = client
+        self.metrics = metrics
+        self.model_names = tuple(model_names)
+        self.max_body_bytes = max_body_bytes
+        self.max_model_len = inputs.max_model_len
+        self.started_s = int(time.time())
+        self.draining = False
+        self.open_requests = 0
+        self._inputs = inputs
+        self._stall_timeout_s = stall_timeout_s
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def trouble(self) -> str | None:
+        """Why the engine is not alive, None when it is."""
+        return self.client.trouble(self._stall_timeout_s)
+
+    def admit(self) -> None:
+        """QueueFullError (503) unless the server takes new requests."""
+        if self.draining:
+            raise QueueFullError("the server is shutting down", status=503, retry_after_s=5)
+        if (trouble := self.trouble()) is not None:
+            raise QueueFullError(trouble, status=503, retry_after_s=5)
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with. RequestError (404) for a model that is not served here."""
+        if asked is None:
+            return self.model_names[0]
+        if asked not in self.model_names:
+            names = ", ".join(self.model_names)
+            raise RequestError(
+                f"the model {asked[:128]!r} is not served here; served: {names}", param="model", code="model_not_found"
+            )
+        return asked
+
+    async def prepare(self, make: Callable[[bytes, float], Generation], data: bytes, arrival_s: float) -> Generation:
+        """`chat` or `completion` of a body; of a large one in a thread, so that streams do not stall meanwhile."""
+        if len(data) <= LARGE_BODY:
+            return make(data, arrival_s)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make, data, arrival_s)
+
+    def chat(self, data: bytes, arrival_s: float) -> Generation:
+        """A body of /v1/chat/completions, ready to run. RequestError names what is wrong. Any thread."""
+        body = parse_chat(data)
+        reply = self._reply(body, chat=True)
+        params = body.sampling(self._inputs.defaults)
+        prompt = self._inputs.chat(body.talk(), **body.template_arguments())
+        request = self._inputs.request(prompt, params, param="messages", arrival_s=arrival_s)
+        return Generation(self.client, reply, [request], body.stream, body.include_usage)
+
+    def completion(self, data: bytes, arrival_s: float) -> Generation:
+        """A body of /v1/completions, ready to run; one request per prompt. RequestError as above. Any thread."""
+        body = parse_completion(data)
+        reply = self._reply(body, chat=False)
+        params = body.sampling(self._inputs.defaults)
+        requests = []
+        for prompt in body.prompts():
+            if isinstance(prompt, str):
+                prompt = self._inputs.encode(prompt, add_special_tokens=body.add_special_tokens)
+            requests.append(
+                self._inputs.request(prompt, params, default_max_tokens=DEFAULT_COMPLETION_TOKENS, arrival_s=arrival_s)
+            )
+        return Generation(self.client, reply, requests, body.stream, body.include_usage)
+
+    def _reply(self, body: GenerateBody, *, chat: bool) -> Reply:
+        name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
+        return Reply(chat=chat, id=name, created=int(time.time()), model=self.model_name(body.model))

@@ -38,7 +38,8 @@ class Inputs:
         self.max_model_len = max_model_len
         self.defaults = _defaults(assets.generation_config)
         self._tokenizer = tokenizer
-        self._template = None if assets.chat_template is None else ChatTemplate(assets.chat_template, tokenizer)
+        self.has_chat_template = assets.chat_template is not None
+        self._template = ChatTemplate(assets.chat_template, tokenizer)
         self._end_token_ids = frozenset(assets.eos_token_ids)
         self._vocab_size = vocab_size
         self._check = check
@@ -46,13 +47,11 @@ class Inputs:
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
         """Token ids of a talk, rendered by the model's chat template; `kwargs` go to the template."""
-        if self._template is None:
-            raise RequestError("this model has no chat template; give one with --chat-template", param="messages")
-        return self._template.prompt([dict(message) for message in messages], **kwargs)
+        return self._template.prompt(messages, **kwargs)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt text."""
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        """Token ids of a prompt text. It is all that the model sees, so control tokens may be written out in it."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens, parse_special=True)
 
     def request(
         self,

@@ -1,15 +1,16 @@
 """The offline API, in vLLM's call shape: `LLM(model, **flags).generate(prompts, sampling_params)`."""
 
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from legato.core.config import EngineConfig, build
 from legato.core.errors import LegatoError, RequestError
-from legato.core.types import Request, SamplingParams
+from legato.core.types import ExecutorInfo, Request, SamplingParams
 from legato.engine.assemble import Engine
 from legato.engine.outputs import Output
 from legato.engine.progress import batch_progress
@@ -66,7 +67,17 @@ class LLM:
 
     def __init__(self, model: str = "", **flags: Any) -> None:
         """ConfigError for an unknown flag or bad value, CheckpointError for a model that cannot be read."""
-        self._engine = start(build(EngineConfig, {"model": model, **flags}))
+        self._drive(start(_offline(build(EngineConfig, {"model": model, **flags}))))
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        """The same from a configuration."""
+        llm = cls.__new__(cls)
+        llm._drive(start(_offline(config)))
+        return llm
+
+    def _drive(self, engine: Engine) -> None:
+        self._engine = engine
         self._outputs: queue.SimpleQueue[list[Output]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         loop = self._engine.loop
@@ -75,11 +86,16 @@ class LLM:
         thread.start()
         self.close = weakref.finalize(self, _close, self._engine, thread)
 
-    def __enter__(self) -> "LLM":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def info(self) -> ExecutorInfo:
+        """What computes, and within which limits."""
+        return self._engine.info
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -123,12 +139,13 @@ class LLM:
 
     def stream(self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None) -> Iterator[Output]:
         """The outputs of one prompt or talk, as they come. Closing the iterator aborts it."""
-        if isinstance(prompt, str | Mapping):
-            _, ids = self._encode(prompt)
-        else:
-            ids = self._engine.inputs.chat(prompt)
+        request = self._request(self.encode(prompt), sampling_params)
         with self._lock:
-            yield from self._outputs_of([self._request(ids, sampling_params)])
+            yield from self._outputs_of([request])
+
+    def encode(self, prompt: Prompt | Messages) -> list[int]:
+        """Token ids of a prompt, or of a talk as the chat template writes it."""
+        return self._encode(prompt)[1] if isinstance(prompt, str | Mapping) else self._engine.inputs.chat(prompt)
 
     def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
@@ -198,6 +215,11 @@ class LLM:
             for output in self._outputs.get():
                 if output.finish is not None and output.request_id in running:
                     _count_down(running, output.request_id)
+
+
+def _offline(config: EngineConfig) -> EngineConfig:
+    """Without a limit on the queue: a batch is handed over a bounded number of requests at a time."""
+    return replace(config, scheduler=replace(config.scheduler, max_num_queued_reqs=sys.maxsize))
 
 
 def _count_down(running: dict[str, int], request_id: str) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["batch_progress", "byte_progress"]
+__all__ = ["Progress", "batch_progress", "byte_progress"]
+
+Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+
 
 
 def _bar(*columns: Any) -> Any:
@@ -46,7 +49,7 @@ def batch_progress(total: int, *, shown: bool) -> Iterator[Callable[[int, bool],
 
 
 @contextmanager
-def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
+def byte_progress() -> Iterator[Progress]:
     """Bars for work counted in bytes. The callback takes what is done, the bytes done, and the bytes in all.
 
     Nothing is drawn, and nothing imported, before its first call.
@@ -72,7 +75,7 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.stop()
 
 
-def _say_once() -> Callable[[str, int, int], None]:
+def _say_once() -> Progress:
     """Without a terminal: one line when a piece of work begins."""
     said: set[str] = set()
 

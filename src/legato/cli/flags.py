@@ -1,0 +1,180 @@
+"""Command-line flags made from configuration classes, and vLLM's flags that are not among them."""
+
+import argparse
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+from legato.core.config import Flag, build, flags
+from legato.core.errors import ConfigError
+
+__all__ = ["Commands", "add_command", "add_flags", "normalize", "read", "whole"]
+
+Commands = Any  # what argparse's add_subparsers returns; it has no public name
+
+_Config = TypeVar("_Config")
+
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def add_command(commands: Commands, name: str, help: str, run: Callable[[argparse.Namespace], int]) -> Any:
+    """A subcommand whose `run` is called with the parsed arguments."""
+    parser = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
+    """A flag for every field of a configuration, in groups by the class they belong to."""
+    groups: dict[str, Any] = {}
+    for spec in flags(config):
+        if spec.positional:
+            parser.add_argument(spec.name, nargs="?", default="", metavar=spec.name.upper(), help=spec.help)
+            continue
+        if spec.group not in groups:
+            groups[spec.group] = parser.add_argument_group(spec.group.rstrip("."))
+        _add_flag(groups[spec.group], spec)
+
+
+def read(config: type[_Config], args: argparse.Namespace) -> _Config:
+    """The configuration that the parsed arguments ask for. ConfigError for a bad value."""
+    given = {spec.name: getattr(args, spec.name) for spec in flags(config) if hasattr(args, spec.name)}
+    return build(config, {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+
+
+def whole(text: str) -> int:
+    """A whole number, perhaps with a suffix: k m g are powers of 1000, K M G of 1024."""
+    scale = _SUFFIXES.get(text[-1:], 1)
+    number = float(text[:-1] if scale > 1 else text) * scale
+    if number != int(number):
+        raise ValueError(text)
+    return int(number)
+
+
+whole.__name__ = "whole number"  # argparse names it in messages
+
+
+def _add_flag(group: Any, spec: Flag) -> None:
+    names = [f"--{spec.name.replace('_', '-')}", *(f"--{a}" if len(a) > 1 else f"-{a}" for a in spec.aliases)]
+    options: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
+    kind = _plain(spec.type)
+    if kind is bool:
+        options["action"] = argparse.BooleanOptionalAction
+    elif get_origin(kind) is tuple:
+        options.update(nargs="+", metavar="NAME")
+    else:
+        options["type"] = whole if kind is int else kind
+        options["metavar"] = "{" + ",".join(spec.choices) + "}" if spec.choices else _METAVARS[kind]
+    group.add_argument(*names, **options)
+
+
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def _plain(annotation: Any) -> Any:
+    """`int | None` is int on the command line."""
+    if isinstance(annotation, types.UnionType):
+        return next(arg for arg in get_args(annotation) if arg is not type(None))
+    return annotation
+
+
+def _help(spec: Flag) -> str:
+    text = spec.help.replace("%", "%%")
+    said = "default" in text or spec.default in (None, (), False)
+    return text if said else f"{text} (default: {spec.default})"
+
+
+def normalize(arguments: Sequence[str]) -> list[str]:
+    """Flags with dashes for underscores, and without those of vLLM that ask for what is the case anyway.
+
+    ConfigError for a flag of vLLM whose feature does not exist here.
+    """
+    result: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            return [*result, argument, *rest]
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        if name in _VALUES:
+            if not equals:
+                value = rest.pop(0) if rest else ""
+            if value not in _VALUES[name]:
+                raise ConfigError(f"{name} {value}: not supported; only {' or '.join(_VALUES[name])} is")
+        elif name in _MISSING:
+            raise ConfigError(f"{name}: not supported, Legato does not have this feature of vLLM")
+        elif name not in _GRANTED:
+            result.append(name + equals + value)
+    return result
+
+
+# Flags of vLLM and the values that ask for nothing.
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "--api-server-count": ("1",),
+    "--cpu-offload-gb": ("0",),
+    "--data-parallel-size": ("1",),
+    "-dp": ("1",),
+    "--device": ("auto", "cpu"),
+    "--generation-config": ("auto",),
+    "--load-format": ("auto",),
+    "--model-impl": ("auto",),
+    "--pipeline-parallel-size": ("1",),
+    "-pp": ("1",),
+    "--stream-interval": ("1",),
+    "--swap-space": ("0",),
+    "--tensor-parallel-size": ("1",),
+    "-tp": ("1",),
+    "--tokenizer-mode": ("auto",),
+}
+
+# Switches of vLLM whose state is the only one here.
+_GRANTED = frozenset(
+    {
+        "--disable-log-requests",
+        "--disable-log-stats",
+        "--enable-chunked-prefill",
+        "--enable-request-id-headers",
+        "--enforce-eager",
+        "--no-enable-log-requests",
+        "--no-enable-prefix-caching",
+        "--no-trust-remote-code",
+        "--trust-remote-code",
+    }
+)
+
+_MISSING = frozenset(
+    {
+        "--allowed-origins",
+        "--api-key",
+        "--async-scheduling",
+        "--attention-backend",
+        "--compilation-config",
+        "--enable-auto-tool-choice",
+        "--enable-eplb",
+        "--enable-expert-parallel",
+        "--enable-lora",
+        "--enable-prefix-caching",
+        "--enable-sleep-mode",
+        "--hf-overrides",
+        "--kv-events-config",
+        "--kv-offloading-size",
+        "--kv-transfer-config",
+        "--limit-mm-per-prompt",
+        "--lora-modules",
+        "--max-loras",
+        "--max-lora-rank",
+        "--no-enable-chunked-prefill",
+        "--otlp-traces-endpoint",
+        "--override-generation-config",
+        "--reasoning-parser",
+        "--root-path",
+        "--speculative-config",
+        "--ssl-certfile",
+        "--ssl-keyfile",
+        "--structured-outputs-config",
+        "--tool-call-parser",
+        "--uds",
+    }
+)

@@ -1,0 +1,68 @@
+"""`legato serve`: load a model and serve it over HTTP."""
+
+import argparse
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from legato.cli.flags import Commands, add_command, add_flags, read
+from legato.core.config import ServeConfig, ServerConfig
+
+if TYPE_CHECKING:
+    from legato.engine.assemble import Engine
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: Commands) -> None:
+    add_flags(add_command(commands, "serve", "serve a model over OpenAI's API", _run), ServeConfig)
+
+
+def _run(args: argparse.Namespace) -> int:
+    config = read(ServeConfig, args)
+    _set_up_logging(config.server.log_level)
+    from legato.engine.start import start
+    from legato.server.lifecycle import bind, serve
+
+    sock = bind(config.server)
+    engine = start(config.engine)
+    port = sock.getsockname()[1]
+    return serve(engine, config.server, sock, lambda: print(_banner(engine, config.server, port), flush=True))
+
+
+def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
+    """What was loaded, where it is served, and one line to try it with."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    url = f"http://{host}:{port}"
+    local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    if engine.inputs.has_chat_template:
+        path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    else:
+        path, body = "completions", {"prompt": "The capital of France is"}
+    details = ", ".join(f"{name} {value}" for name, value in engine.info.details.items())
+    return "\n".join(
+        [
+            *([engine.memory, ""] if engine.memory else []),
+            f"model   {', '.join(engine.model_names)}, context {engine.inputs.max_model_len} tokens",
+            f"runs on {engine.info.name}" + (f": {details}" if details else ""),
+            f"serving at {url}  (Ctrl-C ends it)",
+            "try it:",
+            f"  curl {local}/v1/{path} -H 'content-type: application/json' -d '{json.dumps(body)}'",
+        ]
+    )
+
+
+def _set_up_logging(level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    for name in ("asyncio", "uvicorn.error"):  # their notes on starting and stopping repeat ours
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn.access").addFilter(_not_a_probe)
+
+
+def _not_a_probe(record: logging.LogRecord) -> bool:
+    """Access log lines without those of load balancers and Prometheus."""
+    path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
+    return path not in ("/health", "/ready", "/metrics")

@@ -53,7 +53,7 @@ def _say(workload: str, index: int, seconds: float) -> None:
 
 
 def _table(results: "list[Throughput]") -> list[str]:
-    lines = [f"{'workload':10}{'requests':>9}{'tokens in':>11}{'tokens out':>12}{'output tok/s':>14}{'total tok/s':>13}{'spread':>8}"]
+    lines = ["workload   requests  tokens in  tokens out  output tok/s  total tok/s  spread"]
     for r in results:
         counts = f"{r.workload:10}{r.requests:9}{r.tokens_in:11}{r.tokens_out:12}"
         lines.append(f"{counts}{r.output_per_s:14.1f}{r.total_per_s:13.1f}{r.spread:8.1%}")

@@ -19,13 +19,26 @@ _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2*
 
 def add_command(commands: Commands, name: str, help: str, run: Callable[[argparse.Namespace], int]) -> Any:
     """A subcommand whose `run` is called with the parsed arguments."""
-    parser = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
+    parser = commands.add_parser(
+        name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False, formatter_class=_Help
+    )
     parser.set_defaults(run=run)
     return parser
 
 
+class _Help(argparse.HelpFormatter):
+    """Names a flag's value once, not again for each spelling."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
 def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
     """A flag for every field of a configuration, in groups by the class they belong to."""
+    parser.usage = f"{parser.prog} [MODEL] [flags]"
     groups: dict[str, Any] = {}
     for spec in flags(config):
         if spec.positional:

@@ -24,7 +24,6 @@ def _run(args: argparse.Namespace) -> int:
     from legato.build.dump import dump
     from legato.build.engine_file import EngineFile
     from legato.engine.start import engine_file
-    from legato.executor.memory import budget
 
     config = read(EngineConfig, args)
     path = engine_file(config.model)

@@ -10,7 +10,9 @@ __all__ = ["add_to"]
 
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "pull", "download a model into the cache", _run)
-    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="Hugging Face id; empty: the default model")
+    parser.add_argument(
+        "model", nargs="?", default="", metavar="MODEL", help="Hugging Face id; empty: the default model"
+    )
     parser.add_argument("--revision", metavar="TEXT", help="branch, tag or commit of a Hugging Face id")
     parser.add_argument("--cache-dir", metavar="TEXT", help="default: $LEGATO_CACHE or ~/.cache/legato")
 

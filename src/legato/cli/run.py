@@ -1,12 +1,12 @@
 """`legato run`: chat in the terminal, or complete prompts, without a server."""
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from legato.cli.flags import Commands, add_command, add_flags, read, whole
 from legato.core.config import EngineConfig
@@ -15,7 +15,6 @@ from legato.core.types import SamplingParams
 
 if TYPE_CHECKING:
     from legato.engine.llm import LLM, RequestOutput
-    from legato.engine.outputs import Output
 
 __all__ = ["add_to"]
 
@@ -40,7 +39,9 @@ def add_to(commands: Commands) -> None:
     add_flags(parser, EngineConfig)
 
 
-_FILE_HELP = 'complete every line of a text file; with suffix .jsonl, lines are texts or {"prompt": ...} or {"messages": ...}'
+_FILE_HELP = (
+    'complete every line of a text file; with suffix .jsonl, lines are texts or {"prompt": ...} or {"messages": ...}'
+)
 _SAMPLING = (
     ("max_tokens", whole, "tokens per answer; default: what is left of the context"),
     ("temperature", float, "0: always the likeliest token"),
@@ -83,10 +84,8 @@ def _talk(system: str | None, message: str) -> list[dict[str, str]]:
 
 def _chat(llm: "LLM", system: str | None, params: SamplingParams) -> None:
     """Read messages and answer them until an empty line or the end of input."""
-    try:
+    with contextlib.suppress(ImportError):
         import readline  # noqa: F401  line editing and history for input()
-    except ImportError:
-        pass
     talk: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     while True:
         try:
@@ -168,6 +167,8 @@ def _answer_file(llm: "LLM", prompts: list[Any], params: SamplingParams, output:
 def _result_line(prompt: Any, result: "RequestOutput") -> str:
     [answer] = result.outputs
     usage = {"prompt_tokens": len(result.prompt_token_ids), "completion_tokens": len(answer.token_ids)}
-    asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": prompt} if isinstance(prompt, list) else prompt
+    asked = (
+        {"prompt": prompt} if isinstance(prompt, str) else {"messages": prompt} if isinstance(prompt, list) else prompt
+    )
     said = {"text": answer.text, "finish_reason": answer.finish_reason, "error": answer.error, "usage": usage}
     return json.dumps({**asked, **said}, ensure_ascii=False) + "\n"

@@ -36,6 +36,7 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
     host = f"[{config.host}]" if ":" in config.host else config.host
     url = f"http://{host}:{port}"
     local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    body: dict[str, object]
     if engine.inputs.has_chat_template:
         path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
     else:

@@ -4,7 +4,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -137,7 +137,9 @@ class LLM:
         prompts = [(None, self._engine.inputs.chat(talk, **kwargs)) for talk in talks]
         return self._run(prompts, sampling_params, use_tqdm)
 
-    def stream(self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None) -> Iterator[Output]:
+    def stream(
+        self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None
+    ) -> Generator[Output, None, None]:
         """The outputs of one prompt or talk, as they come. Closing the iterator aborts it."""
         request = self._request(self.encode(prompt), sampling_params)
         with self._lock:

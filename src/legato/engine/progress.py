@@ -11,7 +11,6 @@ __all__ = ["Progress", "batch_progress", "byte_progress"]
 Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
 
-
 def _bar(*columns: Any) -> Any:
     from rich.console import Console  # costs 70 ms, which a cached start need not pay
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

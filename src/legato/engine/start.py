@@ -10,13 +10,14 @@ from legato.core.errors import ConfigError
 from legato.core.types import Executor
 from legato.engine.assemble import Engine, assemble
 from legato.engine.progress import Progress, byte_progress
+from legato.executor.memory import MemoryBudget
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
 from legato.tokenizer.assets import TextAssets
 from legato.weights.cache_dir import default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
 
-__all__ = ["ENGINE_SUFFIX", "build_file", "engine_file", "start"]
+__all__ = ["ENGINE_SUFFIX", "build_file", "engine_file", "memory_table", "start"]
 
 ENGINE_SUFFIX = ".legato"
 REFERENCE_BLOCKS = 1024  # KV blocks of the reference executor, unless the configuration says how many
@@ -35,7 +36,7 @@ def start(config: EngineConfig) -> Engine:
         executor: Executor = _reference(config, file)
     else:
         native = NativeExecutor.open(path, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
-        executor, memory = native, native.memory_table
+        executor, memory = native, memory_table(native.memory)
     engine = assemble(executor, TextAssets.from_json(file.meta["text"]), config, file.meta["model"], memory)
     engine.loop.warm_up()
     return engine
@@ -64,6 +65,14 @@ def build_file(model: ModelConfig, folder: Path | None) -> Path:
         path = folder / f"{checkpoint.name}-{model.format}{ENGINE_SUFFIX}"
         build_engine(model, checkpoint, path, progress)
     return path
+
+
+def memory_table(memory: MemoryBudget) -> str:
+    """How the memory was divided, for people."""
+    rows = memory.rows()
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:{width}} {size / (1 << 20):10,.1f} MiB" for name, size in rows]
+    return "\n".join(["memory", *lines, f"  {memory.fits()}"])
 
 
 def _reference(config: EngineConfig, file: EngineFile) -> ReferenceExecutor:

@@ -1,7 +1,7 @@
 // The extension module: thin, no logic.
-#include "bindings/bindings.h"
-
 #include <nanobind/nanobind.h>
+
+#include "bindings/bindings.h"
 
 namespace nb = nanobind;
 
@@ -10,9 +10,7 @@ NB_MODULE(_native, m) {
   legato::bind_pack(m);
   nb::module_ ops = m.def_submodule("ops", "Single kernels on numpy arrays, for tests and benchmarks");
   legato::bind_ops_rows(ops);
-#ifdef LEGATO_HAS_OPS_LINEAR
   legato::bind_ops_linear(ops);
-#endif
 #ifdef LEGATO_HAS_ENGINE
   legato::bind_engine(m);
 #endif

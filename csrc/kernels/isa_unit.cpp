@@ -21,6 +21,12 @@ namespace {
 #include "kernels/rows/embed-inl.h"
 #include "kernels/rows/norm-inl.h"
 #include "kernels/rows/quantize-inl.h"
+#include "kernels/linear/dot-inl.h"
+#include "kernels/linear/tile-inl.h"
+#include "kernels/linear/code_tile-inl.h"
+#include "kernels/linear/activation-inl.h"
+#include "kernels/linear/epilogue-inl.h"
+#include "kernels/linear/linear-inl.h"
 // clang-format on
 
 }  // namespace
@@ -35,7 +41,7 @@ const KernelTable kTable = {
     embed,
     norm,
     quantize,
-    nullptr,  // linear
+    linear,
     nullptr,  // heads_to_cache
     nullptr,  // attention
     nullptr,  // attention_merge

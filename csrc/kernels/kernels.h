@@ -15,6 +15,7 @@
 namespace legato {
 
 constexpr int32_t kPanel = 64;     // output columns of one packed weight panel
+constexpr int32_t kTileRows = 6;   // rows that `linear` computes at once; ranges of a multiple of it waste nothing
 constexpr int32_t kKvTile = 16;    // KV slots of one tile; block sizes are multiples of it
 constexpr int32_t kKvSplit = 256;  // attention partials cover absolute positions [256 s, 256 s + 256)
 
@@ -68,8 +69,9 @@ struct Epilogue {
   Acts acts;  // used when out is null
 };
 
-// Rows [row_begin, row_end) x output panels [panel_begin, panel_end) (glu: panel pairs). scratch: linear_scratch bytes,
-// 64-byte aligned, private to the calling thread.
+// Rows [row_begin, row_end) x output panels [panel_begin, panel_end) (glu: panel pairs). scratch: linear_scratch_bytes,
+// 64-byte aligned, private to the calling thread. Store and add write the n columns of f32 `out`; glu writes all 64 of
+// each of its panels, and quantized outputs get whole panels too (0 in the pad, which has no weights).
 struct LinearArgs {
   Acts x;
   Weight w;
@@ -231,6 +233,10 @@ struct KernelTable {
 
 // Null when the level was not compiled in. The caller checks cpu_features.h before use.
 const KernelTable* kernel_table(Isa isa);
+
+// Whether `linear` multiplies this pair: f32 and f16 weights take f32 rows, bf16 takes bf16, i8 and q4 take s8 rows
+// whose group divides the weight's (per channel: any group).
+bool linear_accepts(const Acts& x, const Weight& w);
 
 // Scratch sizes, the same for all ISA levels.
 size_t linear_scratch_bytes(const Acts& x, const Weight& w);

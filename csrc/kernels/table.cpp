@@ -40,4 +40,22 @@ const KernelTable* kernel_table(Isa isa) {
   }
 }
 
+bool linear_accepts(const Acts& x, const Weight& w) {
+  if (x.k != w.k || x.k_pad != w.k_pad) return false;
+  switch (w.type) {
+    case WeightType::f32:
+    case WeightType::f16:
+      return x.type == ActType::f32;
+    case WeightType::bf16:
+      return x.type == ActType::bf16;
+    case WeightType::i8:
+    case WeightType::q4:
+      return x.type == ActType::s8 && (x.group == 32 || x.group == 64) && w.group % x.group == 0;
+  }
+  return false;
+}
+
+// Products of a tile, for glu of two panels, and two panels' biases.
+size_t linear_scratch_bytes(const Acts&, const Weight&) { return 2 * (kTileRows + 1) * kPanel * sizeof(float); }
+
 }  // namespace legato

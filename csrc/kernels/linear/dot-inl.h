@@ -1,0 +1,132 @@
+// How one step of K enters the accumulators, for each weight type and ISA level.
+//
+// A step is what one 4-byte word of activations holds (one f32, two bf16, four s8), met by one line of a panel. Some
+// levels take it in `kSubs` parts, each with its own form of the line and of the word. Nothing here depends on how many
+// rows share a step, and mac() is all that orders the sum of an output element.
+
+constexpr int32_t kWord = 4;  // bytes of activations in a step
+
+using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+using Shorts = uint16_t __attribute__((vector_size(4 * kLanes)));
+
+template <class Vector>
+LEGATO_INLINE Vector load_as(const uint8_t* p) {
+  Vector v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+LEGATO_INLINE Ints splat_int(int32_t x) { return x - Ints{}; }
+
+struct DotF32 {
+  using Acc = Vf;
+  using Line = Vf;
+  static constexpr int32_t kSubs = 1;
+  static constexpr int32_t kColumnBytes = 4;  // of one column in a line
+  static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
+  static LEGATO_INLINE Vf word(const uint8_t* p, int32_t) { return splat(load_as<float>(p)); }
+  static LEGATO_INLINE Acc mac(Acc acc, Vf line, Vf word) { return fma(line, word, acc); }
+};
+
+struct DotF16 : DotF32 {
+  static constexpr int32_t kColumnBytes = 2;
+  static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+};
+
+#if defined(LEGATO_ISA_avx512_bf16)
+
+struct DotBf16 : DotF32 {
+  using Line = __m512bh;
+  static LEGATO_INLINE Line line(const uint8_t* p, int32_t) { return load_as<Line>(p); }
+  static LEGATO_INLINE Line word(const uint8_t* p, int32_t) {
+    return reinterpret_cast<Line>(splat_int(load_as<int32_t>(p)));
+  }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) { return _mm512_dpbf16_ps(acc, line, word); }
+};
+
+#else
+
+// Part 0 is the even k of the pair, part 1 the odd. A bf16 is the upper half of an f32.
+struct DotBf16 : DotF32 {
+  static constexpr int32_t kSubs = 2;
+  static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
+    const Ints pairs = load_as<Ints>(p);
+    return reinterpret_cast<Vf>(sub == 0 ? pairs << 16 : pairs & -65536);
+  }
+  static LEGATO_INLINE Vf word(const uint8_t* p, int32_t sub) {
+    const uint32_t pair = load_as<uint32_t>(p);
+    return splat(float_from_bits(sub == 0 ? pair << 16 : pair & 0xffff0000u));
+  }
+};
+
+#endif
+
+// u8 codes by s8 activations, code = (byte >> Shift) & Mask, from a start value. All sums are exact.
+template <int32_t Shift, int32_t Mask>
+struct DotCodes {
+  static constexpr int32_t kColumnBytes = 4;
+
+#if defined(LEGATO_ISA_portable)
+  // Whole numbers in f32: a group's sum stays below 2^24, so each step is exact. Part i is byte i of the word.
+  using Acc = Vf;
+  using Line = Vf;
+  static constexpr int32_t kSubs = 4;
+  static LEGATO_INLINE Acc start(int32_t x) { return splat(static_cast<float>(x)); }
+  static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) {
+    return __builtin_convertvector((load_as<Ints>(p) >> (8 * sub + Shift)) & Mask, Vf);
+  }
+  static LEGATO_INLINE Line word(const uint8_t* p, int32_t sub) {
+    return splat(static_cast<float>(static_cast<int8_t>(p[sub])));
+  }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) { return acc + line * word; }
+  static LEGATO_INLINE Vf to_float(Acc acc) { return acc; }
+
+#elif defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx512)
+  // Part 0 is k = 0 and 2 of the word as pairs of s16, part 1 is k = 1 and 3. (vpmaddubsw would saturate.)
+  using Acc = Ints;
+  using Line = Shorts;
+  static constexpr uint16_t kMask = Mask;
+  static constexpr int32_t kSubs = 2;
+  static LEGATO_INLINE Acc start(int32_t x) { return splat_int(x); }
+  static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) {
+    return (load_as<Line>(p) >> (8 * sub + Shift)) & kMask;
+  }
+  static LEGATO_INLINE Line word(const uint8_t* p, int32_t sub) {
+    using Signed = int16_t __attribute__((vector_size(4 * kLanes)));
+    const Signed bytes = reinterpret_cast<Signed>(splat_int(load_as<int32_t>(p)));
+    return reinterpret_cast<Line>(sub == 0 ? (bytes << 8) >> 8 : bytes >> 8);
+  }
+  static LEGATO_INLINE Vf to_float(Acc acc) { return __builtin_convertvector(acc, Vf); }
+#if defined(LEGATO_ISA_avx2)
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
+    return acc +
+           reinterpret_cast<Ints>(_mm256_madd_epi16(reinterpret_cast<__m256i>(line), reinterpret_cast<__m256i>(word)));
+  }
+#else
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
+    return acc +
+           reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(line), reinterpret_cast<__m512i>(word)));
+  }
+#endif
+
+#else
+  using Acc = Ints;
+  using Line = Shorts;
+  static constexpr uint16_t kMask = Mask * 257;
+  static constexpr int32_t kSubs = 1;
+  static LEGATO_INLINE Acc start(int32_t x) { return splat_int(x); }
+  static LEGATO_INLINE Line line(const uint8_t* p, int32_t) { return (load_as<Line>(p) >> Shift) & kMask; }
+  static LEGATO_INLINE Line word(const uint8_t* p, int32_t) {
+    return reinterpret_cast<Line>(splat_int(load_as<int32_t>(p)));
+  }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
+    return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(line),
+                                                      reinterpret_cast<__m512i>(word)));
+  }
+  static LEGATO_INLINE Vf to_float(Acc acc) { return __builtin_convertvector(acc, Vf); }
+#endif
+};
+
+using DotI8 = DotCodes<0, 255>;
+using DotLow = DotCodes<0, 15>;
+using DotHigh = DotCodes<4, 15>;

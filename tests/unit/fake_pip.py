@@ -27,6 +27,8 @@ elif mode == "offline":
     sys.exit("ERROR: No matching distribution found for x")
 elif mode == "no-pip":
     sys.exit(f"{sys.executable}: No module named pip")
+elif mode == "full":
+    sys.exit("ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device")
 else:
     print("Collecting x")
     sys.exit(f"ERROR: first\nERROR: {mode}")

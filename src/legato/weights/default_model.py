@@ -203,6 +203,8 @@ def _reason(log: str, status: int) -> str:
         return "the package index cannot be reached; check the network or name a model that is on this machine"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    if errors and errors[-1] == "Exception:":  # a traceback follows, the exception is its last line
+        return lines[-1]
     return (errors or lines or [f"exit status {status}"])[-1]
 
 

@@ -121,11 +121,13 @@ def _remove(path: Path, *, dry_run: bool) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            return False  # removed and made again meanwhile: what is there now is new
         if not dry_run:
             trash = path.with_name(f"{_TRASH}{os.getpid()}-{path.name}")
             path.rename(trash)
             _delete(trash)
-    except BlockingIOError:
+    except (BlockingIOError, FileNotFoundError):
         return False
     finally:
         os.close(descriptor)

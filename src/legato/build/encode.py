@@ -1,0 +1,128 @@
+"""The plan in the two forms an engine file holds: JSON for people and Python, fixed binary records for the runtime.
+
+The binary form is drawn in docs/engine-file.md and read by csrc/runtime/plan_records.cpp; both change together, with
+the version of the engine file.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from legato.build.plan import (
+    Attention,
+    Buffer,
+    Embed,
+    HeadsToCache,
+    Linear,
+    Logits,
+    Norm,
+    Op,
+    Plan,
+    Rope,
+    SelectRows,
+    Tensor,
+)
+from legato.core.errors import ConfigError
+from legato.core.types import CacheGroup
+
+__all__ = ["act_format", "encode_plan", "plan_from_json", "plan_to_json"]
+
+_OPS: dict[str, type[Op]] = {op.kind: op for op in (Embed, Norm, Linear, HeadsToCache, Attention, SelectRows, Logits)}
+_OP_CODES = {kind: code for code, kind in enumerate(_OPS)}
+_GROUP_KINDS = {"full": 0, "window": 1}
+_DOMAINS = {"row": 0, "out": 1}
+_NORMS = {"rms": 0, "layer": 1}
+_ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+_EPILOGUES = {"store": 0, "add": 1, "glu": 2}
+
+_HEAD = struct.Struct("<8I")  # vocab, hidden, max_position, groups, buffers, ropes, ops, reserved
+_GROUP = struct.Struct("<5I12x")  # kind, window, layers, kv_heads, head_dim
+_BUFFER = struct.Struct("<4I")  # width, activation type, group, domain
+_ROPE = struct.Struct("<IId")  # dim, reserved, factor; then dim / 2 doubles
+_OP = struct.Struct("<16i2f")
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as plain dicts and lists; `plan_from_json` is its inverse, floats included."""
+    return asdict(plan) | {"ops": [{"op": op.kind, **asdict(op)} for op in plan.ops]}  # type: ignore[call-overload]
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """Inverse of plan_to_json. ValueError, KeyError or TypeError where the data is not a plan."""
+    values = dict(data)
+    names = {f.name for f in fields(Plan)}
+    if set(values) != names:
+        raise ValueError(f"plan: unknown or missing keys {sorted(set(values) ^ names)}")
+    values["kv_heads"] = tuple(values["kv_heads"])
+    values["head_dims"] = tuple(values["head_dims"])
+    values["groups"] = tuple(CacheGroup(**group) for group in values["groups"])
+    values["buffers"] = tuple(Buffer(**buffer) for buffer in values["buffers"])
+    values["tensors"] = tuple(
+        Tensor(**{**tensor, "shape": tuple(tensor["shape"]), "sources": tuple(tensor["sources"])})
+        for tensor in values["tensors"]
+    )
+    values["ropes"] = tuple(Rope(**{**rope, "inv_freq": tuple(rope["inv_freq"])}) for rope in values["ropes"])
+    values["ops"] = tuple(
+        _OPS[op["op"]](**{name: value for name, value in op.items() if name != "op"}) for op in values["ops"]
+    )
+    return Plan(**values)
+
+
+def act_format(name: str) -> tuple[int, int]:
+    """An activation format as (type, group) of csrc/kernels/kernels.h. ConfigError for an unknown one."""
+    formats = {"f32": (0, 0), "bf16": (1, 0), "s8g32": (2, 32), "s8g64": (2, 64)}
+    if name not in formats:
+        raise ConfigError(f"the native executor has no activation format {name!r}")
+    return formats[name]
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The PLAN section. ConfigError names what the native executor cannot run."""
+    buffers = {buffer.name: i for i, buffer in enumerate(plan.buffers)}
+    tensors = {tensor.name: i for i, tensor in enumerate(plan.tensors)}
+    counts = (len(plan.groups), len(plan.buffers), len(plan.ropes), len(plan.ops))
+    parts = [_HEAD.pack(plan.vocab, plan.hidden, plan.max_position, *counts, 0)]
+    for group, kv_heads, head_dim in zip(plan.groups, plan.kv_heads, plan.head_dims, strict=True):
+        if group.kind not in _GROUP_KINDS:
+            raise ConfigError(f"the native executor has no cache of kind {group.kind!r} (group {group.name!r})")
+        parts.append(_GROUP.pack(_GROUP_KINDS[group.kind], group.window or 0, group.num_layers, kv_heads, head_dim))
+    parts.extend(_BUFFER.pack(b.width, *act_format(b.format), _DOMAINS[b.domain]) for b in plan.buffers)
+    for rope in plan.ropes:
+        parts += _ROPE.pack(rope.dim, 0, rope.factor), struct.pack(f"<{len(rope.inv_freq)}d", *rope.inv_freq)
+    parts.extend(_encode_op(op, buffers, tensors) for op in plan.ops)
+    return b"".join(parts)
+
+
+def _encode_op(op: Op, buffers: Mapping[str, int], tensors: Mapping[str, int]) -> bytes:
+    if op.kind not in _OP_CODES:
+        raise ConfigError(f"the native executor has no op {op.kind!r}")
+
+    def attr(name: str, default: Any) -> Any:
+        value = getattr(op, name, None)
+        return default if value is None else value
+
+    def index(table: Mapping[str, int], names: tuple[str, ...], i: int) -> int:
+        name = getattr(op, names[i]) if i < len(names) else None
+        return -1 if name is None else table[name]
+
+    return _OP.pack(
+        _OP_CODES[op.kind],
+        index(buffers, op.reads, 0),
+        index(buffers, op.writes, 0),
+        index(tensors, op.weights, 0),
+        index(tensors, op.weights, 1),
+        _EPILOGUES[attr("epilogue", "store")],
+        _ACTS[attr("act", "none")],
+        _NORMS[attr("norm", "rms")],
+        attr("group", 0),
+        attr("layer", 0),
+        attr("heads", 0),
+        attr("kv_heads", 0),
+        attr("head_dim", 0),
+        attr("rope", -1),
+        attr("window", 0),
+        attr("column", 0),
+        attr("scale", 1.0),
+        attr("eps", 0.0),
+    )

@@ -1,0 +1,116 @@
+"""From what the user typed to an engine file: built on first use, then found in the cache."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from legato import __version__
+from legato.build.engine_file import VERSION, EngineFile, write_engine
+from legato.build.lower import lower
+from legato.build.pack import Progress, pack_tensors
+from legato.core.config import ModelConfig
+from legato.core.errors import CheckpointError, ConfigError
+from legato.models import find
+from legato.tokenizer.assets import TextAssets, assets_from_folder, assets_from_gguf
+from legato.weights.cache_dir import ENGINES, default_cache_dir
+from legato.weights.open import Checkpoint, open_checkpoint
+
+__all__ = ["build_engine", "ensure_engine"]
+
+
+def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Path:
+    """Path of the engine file for a model; builds it where the cache has none that fits.
+
+    Two processes that want the same file build it once. A damaged file is built again. CheckpointError and ConfigError
+    name what is wrong with the model or the request.
+    """
+    cache_dir = Path(model.cache_dir).expanduser() if model.cache_dir else default_cache_dir()
+    with open_checkpoint(model.model, revision=model.revision, cache_dir=cache_dir, progress=progress) as checkpoint:
+        folder = cache_dir / ENGINES
+        path = folder / f"{checkpoint.name}-{model.format}-{_key(model, checkpoint)}.legato"
+        if _usable(path):
+            return path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the cache folder {folder}: {error.strerror}") from error
+        with FileLock(folder / f".{path.name}.lock"):
+            if not _usable(path):
+                _remove_leftovers(path)
+                build_engine(model, checkpoint, path, progress)
+    return path
+
+
+def build_engine(model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None = None) -> None:
+    """Lowers, packs and writes the engine file of an open checkpoint to `path`."""
+    source = checkpoint.source
+    arch = find(source.config, source.config_file)
+    plan = lower(arch, source, format=model.format, max_position=model.max_model_len)
+    meta = {
+        "legato": __version__,
+        "model": checkpoint.name,
+        "fingerprint": checkpoint.fingerprint,
+        "format": model.format,
+        "text": _text_assets(model, checkpoint).to_json(),
+    }
+    threads = len(os.sched_getaffinity(0))
+    write_engine(path, plan, meta, pack_tensors(plan, source, threads=threads, progress=progress))
+
+
+def _key(model: ModelConfig, checkpoint: Checkpoint) -> str:
+    """Changes with everything that the file's content depends on."""
+    parts = [str(VERSION), __version__, checkpoint.fingerprint, model.format, str(model.max_model_len)]
+    for override in (model.tokenizer, model.chat_template):
+        parts.extend(_contents(override))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _contents(override: str | None) -> Iterator[str]:
+    """Hashes of the files that an override names."""
+    if override is None:
+        yield ""
+        return
+    path = Path(override).expanduser()
+    for file in sorted(path.glob("*.j*")) if path.is_dir() else [path]:
+        if file.is_file():
+            yield file.name + hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _text_assets(model: ModelConfig, checkpoint: Checkpoint) -> TextAssets:
+    if model.tokenizer is not None:
+        path = Path(model.tokenizer).expanduser()
+        assets = assets_from_folder(path.parent if path.name == "tokenizer.json" else path)
+    elif checkpoint.folder is not None:
+        assets = assets_from_folder(checkpoint.folder)
+    else:
+        assets = assets_from_gguf(checkpoint.gguf_metadata or {})
+    if model.chat_template is None:
+        return assets
+    template = Path(model.chat_template).expanduser()
+    try:
+        return replace(assets, chat_template=template.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"chat_template: cannot read {template}: {error}") from error
+
+
+def _usable(path: Path) -> bool:
+    """Whether there is a whole engine file at `path`. One that is damaged is as good as none."""
+    if not path.exists():
+        return False
+    try:
+        EngineFile.open(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes what a killed build has left; the caller holds the lock."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            leftover.unlink()

@@ -1,0 +1,116 @@
+"""From a plan and a checkpoint to the tensors of an engine file: fused, interleaved, padded and packed."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+
+from legato import _native
+from legato.build.engine_file import TensorRecord
+from legato.build.plan import Plan, Tensor
+from legato.core.errors import CheckpointError
+from legato.quant.dequantize import dequantize
+from legato.quant.formats import FORMATS, format_for_source
+from legato.weights.source import RawTensor, TensorSource
+
+__all__ = ["Progress", "pack_tensors"]
+
+Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+Bytes = npt.NDArray[np.uint8]
+
+_PANEL = 64  # output columns of a packed panel, and floats that a vector is padded to
+_LINEAR, _TABLE, _VECTOR = range(3)
+_PANELS_PER_TASK = 16
+_F32, _F16, _BF16, _I8, _Q4 = (("f32", 0), ("f16", 1), ("bf16", 2), ("i8", 3), ("q4", 4))
+_WEIGHT_TYPES = {  # format -> type of csrc/kernels/kernels.h: name in the binding, number
+    "f32": _F32,
+    "f16": _F16,
+    "bf16": _BF16,
+    "int8": _I8,
+    "q8_0": _I8,
+    "int4": _Q4,
+    "q4_0": _Q4,
+    "q4_1": _Q4,
+}
+_TABLE_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 3, "q4_0": 4, "q4_1": 5}
+
+
+def pack_tensors(
+    plan: Plan, source: TensorSource, *, threads: int, progress: Progress | None = None
+) -> Iterator[tuple[TensorRecord, Bytes]]:
+    """Record (without offset and hash) and bytes of each tensor of the plan, in order, one at a time.
+
+    CheckpointError names a tensor that cannot be packed (a value that is NaN or Inf, say).
+    """
+    total = sum(source_bytes(tensor, source) for tensor in plan.tensors)
+    done = 0
+    for tensor in plan.tensors:
+        try:
+            yield _PACKERS[tensor.kind](tensor, [source.read(name) for name in tensor.sources], threads)
+        except ValueError as error:
+            names = ", ".join(tensor.sources)
+            raise CheckpointError(f"{source.config_file}: cannot pack {names} as {tensor.format}: {error}") from error
+        done += source_bytes(tensor, source)
+        if progress is not None:
+            progress("packing weights", done, total)
+
+
+def source_bytes(tensor: Tensor, source: TensorSource) -> int:
+    """Bytes in the checkpoint that a tensor is made of."""
+    infos = source.tensors()
+    size = 0.0
+    for name in tensor.sources:
+        info = infos[name]
+        values = int(np.prod(info.shape, dtype=np.int64))
+        size += values * FORMATS[format_for_source(info.dtype)].bits / 8
+    return int(size)
+
+
+def _pack_linear(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[TensorRecord, Bytes]:
+    n, k = tensor.shape
+    format = FORMATS[tensor.format]
+    type_name, type_code = _WEIGHT_TYPES[tensor.format]
+    if tensor.interleave:
+        n = 2 * _padded(n // 2)
+    weight = _native.describe_weight(type_name, n, k, format.group, format.zero, format.has_min)
+    sources = [(part.info.dtype, np.ascontiguousarray(part.data)) for part in parts]
+    out = np.empty(weight.bytes, np.uint8)
+
+    def pack_panels(begin: int) -> None:
+        end = min(begin + _PANELS_PER_TASK, weight.panels)
+        _native.pack_weight(weight, sources, out, tensor.interleave, begin, end)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(pack_panels, range(0, weight.panels, _PANELS_PER_TASK)))
+    facts = (_LINEAR, type_code, weight.layout, n, k, weight.n_pad, weight.k_pad)
+    quant = (format.group, format.zero, int(format.has_min))
+    return TensorRecord(*facts, *quant, offset=0, size=weight.bytes, panel_bytes=weight.panel_bytes), out
+
+
+def _pack_table(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[TensorRecord, Bytes]:
+    n, k = tensor.shape
+    data = np.ascontiguousarray(parts[0].data)
+    facts = (_TABLE, _TABLE_TYPES[tensor.format], 0, n, k, 0, 0, 0, 0, 0)
+    return TensorRecord(*facts, offset=0, size=data.nbytes, panel_bytes=data.shape[1]), data.reshape(-1)
+
+
+def _pack_vector(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[TensorRecord, Bytes]:
+    arrays = [dequantize(part.info.dtype, part.data).reshape(-1) for part in parts]
+    if tensor.interleave:
+        panels = [np.pad(a, (0, _padded(len(a)) - len(a))).reshape(-1, _PANEL) for a in arrays]
+        values = np.stack(panels, axis=1).reshape(-1)
+    else:
+        values = np.concatenate(arrays)
+    if not np.isfinite(values).all():
+        raise ValueError("a value is NaN or Inf")
+    n = len(values)
+    data = np.pad(values, (0, _padded(n) - n)).astype("<f4").view(np.uint8)
+    return TensorRecord(_VECTOR, 0, 0, n, 1, 0, 0, 0, 0, 0, offset=0, size=data.nbytes, panel_bytes=4), data
+
+
+def _padded(n: int) -> int:
+    return -(-n // _PANEL) * _PANEL
+
+
+_PACKERS = {"linear": _pack_linear, "table": _pack_table, "vector": _pack_vector}

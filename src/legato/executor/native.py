@@ -1,0 +1,154 @@
+"""The native executor: an engine file run by the C++ plan runner. This file only converts."""
+
+import os
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from legato import _native
+from legato.build.engine_file import EngineFile
+from legato.core.config import CacheConfig, SchedulerConfig
+from legato.core.errors import CheckpointError, ConfigError
+from legato.core.types import ExecutorInfo, StepPlan, StepResult
+from legato.executor.memory import MemoryBudget, budget, default_threads
+
+__all__ = ["NativeExecutor"]
+
+_PHASES = ("prepare", "forward", "sample")
+
+
+class NativeExecutor:
+    """An `Executor` over one engine file. One step is in flight at a time; `launch` returns at once.
+
+    memory: how the memory was divided, to be printed at start.
+    """
+
+    def __init__(self, runtime: _native.Runtime, info: ExecutorInfo, memory: MemoryBudget) -> None:
+        self._runtime: _native.Runtime | None = runtime
+        self._info = info
+        self.memory = memory
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        cache: CacheConfig,
+        scheduler: SchedulerConfig,
+        threads: int | None = None,
+        isa: str | None = None,
+    ) -> "NativeExecutor":
+        """Loads an engine file.
+
+        isa: instruction-set level; default: $LEGATO_ISA, else the best one that this machine runs. CheckpointError
+        names a file that cannot be used, ConfigError a setting that cannot.
+        """
+        engine = EngineFile.open(path)
+        plan = engine.plan
+        threads = threads or default_threads()
+        kv_dtype = _kv_dtype(cache.kv_cache_dtype, engine)
+        max_rows, max_seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+        try:
+            file = _native.EngineFile.open(os.fspath(path))
+
+            def options(num_blocks: int) -> _native.RuntimeOptions:
+                return _native.RuntimeOptions.make(
+                    isa=isa or os.environ.get("LEGATO_ISA", ""),
+                    kv_dtype=kv_dtype,
+                    block_size=cache.block_size,
+                    num_blocks=num_blocks,
+                    max_rows=max_rows,
+                    max_seqs=max_seqs,
+                    max_position=plan.max_position,
+                    threads=threads,
+                    prefault_kv=cache.prefault_kv,
+                )
+
+            need = file.memory(options(1))
+            block_bytes = need.pop("bytes_per_block")
+            memory = budget(need, sum(block_bytes), cache, max_seqs=max_seqs, max_position=plan.max_position)
+            chosen = options(memory.num_blocks)
+            runtime = _native.Runtime(file, chosen)
+        except _native.EngineFileError as error:
+            raise CheckpointError(str(error)) from error
+        except (ValueError, MemoryError) as error:
+            raise ConfigError(str(error) or "not enough memory for the KV pool") from error
+        info = ExecutorInfo(
+            name="native",
+            cache_groups=tuple(
+                replace(group, bytes_per_block=size) for group, size in zip(plan.groups, block_bytes, strict=True)
+            ),
+            block_size=cache.block_size,
+            num_blocks=memory.num_blocks,
+            max_rows=max_rows,
+            max_seqs=max_seqs,
+            max_position=plan.max_position,
+            vocab_size=plan.vocab,
+            details={
+                "isa": chosen.isa,
+                "weights": ", ".join(sorted({t.format for t in plan.tensors if t.kind == "linear"})),
+                "kv_cache_dtype": kv_dtype,
+                "threads": str(threads),
+                "engine_file": str(Path(path)),
+            },
+        )
+        return cls(runtime, info, memory)
+
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def launch(self, plan: StepPlan) -> None:
+        """Checks and starts the step. ValueError names the column that is wrong; nothing has changed then."""
+        self._open_runtime().launch(plan)
+
+    def collect(self, step_id: int) -> StepResult:
+        """Waits for the step. RuntimeError where it failed as a whole, or was not launched."""
+        out = self._open_runtime().collect(step_id)
+        return StepResult(
+            step_id=step_id,
+            tokens=array("i", out["tokens"]),
+            logprobs=array("f", out["logprobs"]),
+            top_logprobs=out["top_logprobs"],
+            faults=array("b", out["faults"]),
+            times_ms=dict(zip(_PHASES, out["times_ms"], strict=True)),
+        )
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """float32 (output rows, vocab) of the last collected step, as the model gave them."""
+        values = np.frombuffer(self._open_runtime().logits(), np.float32)
+        return values.reshape(-1, self._info.vocab_size)
+
+    def profile(self, *, reset: bool = False) -> dict[str, int]:
+        """Nanoseconds by kind of op, with steps and rows, since the start or the last reset. Between steps only."""
+        runtime = self._open_runtime()
+        figures: dict[str, int] = runtime.profile()
+        if reset:
+            runtime.reset_profile()
+        return figures
+
+    def load_adapter(self, slot: int, path: str) -> None:
+        raise ConfigError("adapters are not built yet")
+
+    def unload_adapter(self, slot: int) -> None:
+        raise ConfigError("adapters are not built yet")
+
+    def close(self) -> None:
+        """Waits for a step in flight, then frees everything. May be called twice."""
+        self._runtime = None
+
+    def _open_runtime(self) -> _native.Runtime:
+        if self._runtime is None:
+            raise RuntimeError("the executor is closed")
+        return self._runtime
+
+
+def _kv_dtype(asked: str, engine: EngineFile) -> str:
+    """ "auto" is bf16, or fp32 where all weights are fp32."""
+    if asked != "auto":
+        return asked
+    formats = {tensor.format for tensor in engine.plan.tensors if tensor.kind == "linear"}
+    return "fp32" if formats == {"f32"} else "bf16"

@@ -1,7 +1,9 @@
 """A real HTTP server on a free port, in a thread of this process, over any executor."""
 
+import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +12,69 @@ import httpx
 import openai
 
 from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
-from legato.core.types import Executor
+from legato.core.types import Executor, SlotReset
 from legato.engine.assemble import Engine, assemble
 from legato.server.lifecycle import HttpServer, bind
-from legato.tokenizer.assets import TextAssets
+from legato.tokenizer.assets import TextAssets, assets_from_gguf
+from legato.tokenizer.tokenizer import Tokenizer
 
 MODEL = "scripted"
+EOS = 2
+CHATML = (
+    "{% for m in messages %}{% if m['role'] == 'forbidden' %}{{ raise_exception('No.') }}{% endif %}"
+    "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def _byte_level_assets() -> TextAssets:
+    """A vocabulary of three control tokens, the 256 bytes, and a few longer pieces."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = iter(range(256, 512))
+    alphabet = [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
+    merges = ["h e", "l l", "he ll", "hell o", "S T", "ST O", "O P"]
+    pieces = [merge.replace(" ", "") for merge in merges]
+    return assets_from_gguf(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "smollm",
+            "tokenizer.ggml.tokens": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet, *pieces],
+            "tokenizer.ggml.token_type": [3] * 3 + [1] * (256 + len(pieces)),
+            "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": EOS,
+            "tokenizer.chat_template": CHATML,
+        }
+    )
+
+
+ASSETS = _byte_level_assets()
+TOKENIZER = Tokenizer(ASSETS)
+VOCAB = TOKENIZER.vocab_size
+
+
+def byte_tokens(text: str | bytes) -> list[int]:
+    """One token per byte, so that characters are split over tokens."""
+    return [3 + byte for byte in (text.encode() if isinstance(text, str) else text)]
+
+
+class Script:
+    """The script of a ScriptedExecutor: what follows a prompt; EOS after its end, and for prompts it does not know."""
+
+    def __init__(self) -> None:
+        self._by_prompt: dict[tuple[int, ...], Sequence[int]] = {}
+
+    def set(self, prompt: str | Sequence[int], answer: Sequence[int]) -> None:
+        ids = TOKENIZER.encode(prompt, parse_special=True) if isinstance(prompt, str) else prompt
+        self._by_prompt[tuple(ids)] = answer
+
+    def __call__(self, history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
+        for length in range(len(history), 0, -1):
+            answer = self._by_prompt.get(tuple(history[:length]))
+            if answer is not None:
+                done = len(history) - length
+                return answer[done] if done < len(answer) else EOS
+        return EOS
 
 
 @dataclass
@@ -31,10 +90,92 @@ class Running:
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
 
+    def complete(self, prompt: Any, **body: Any) -> dict[str, Any]:
+        """A completion that works."""
+        response = self.post("/v1/completions", prompt=prompt, **body)
+        assert response.status_code == 200, response.text
+        return strict_json(response.text)
+
+    def stream(self, path: str, **body: Any) -> "Streamed":
+        response = self.post(path, stream=True, **body)
+        assert response.status_code == 200, response.text
+        return Streamed(response.text)
+
+    def wait_drained(self) -> None:
+        """Oracle 5 over HTTP: nothing runs, nothing waits, no block is used."""
+
+        def drained() -> bool:
+            stats = self.server.client.stats()
+            return (stats.running, stats.waiting, stats.blocks_used, self.server.client.num_open) == (0, 0, 0, 0)
+
+        wait_until(drained)
+
+
+class Streamed:
+    """A whole stream of server-sent events, taken apart."""
+
+    def __init__(self, text: str) -> None:
+        frames = text.split("\n\n")
+        assert frames.pop() == ""
+        assert all(frame.startswith("data: ") for frame in frames)
+        data = [frame.removeprefix("data: ") for frame in frames]
+        self.done = data[-1] == "[DONE]"
+        self.chunks = [strict_json(each) for each in (data[:-1] if self.done else data)]
+
+    def choices(self) -> dict[int, dict[str, Any]]:
+        """Per choice: joined text, finish_reason, stop_reason. Exactly one chunk has a finish_reason, the last."""
+        found: dict[int, dict[str, Any]] = {}
+        for chunk in self.chunks:
+            for choice in chunk.get("choices", ()):
+                state = found.setdefault(choice["index"], {"text": "", "finish_reason": None, "deltas": []})
+                assert state["finish_reason"] is None, "a chunk after the last one"
+                delta = choice["delta"].get("content", "") if "delta" in choice else choice["text"]
+                state["text"] += delta
+                state["deltas"].append(delta)
+                state["finish_reason"] = choice["finish_reason"]
+                state["stop_reason"] = choice.get("stop_reason")
+        return found
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        return self.chunks[-1].get("usage")
+
+
+def strict_json(text: str) -> Any:
+    """JSON as the standard has it: no NaN, no Infinity."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} in JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def assert_error(response: httpx.Response, status: int, *, param: str | None = None, code: str | None = None) -> str:
+    """OpenAI's error object, with this status; returns the message."""
+    assert response.status_code == status, response.text
+    body = strict_json(response.text)
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    if param is not None:
+        assert body["error"]["param"] == param, body
+    if code is not None:
+        assert body["error"]["code"] == code, body
+    message: str = body["error"]["message"]
+    return message
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Poll until something that another thread or process does has happened."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+
 
 @contextmanager
 def serving(
-    executor: Executor, assets: TextAssets, *, scheduler: SchedulerConfig | None = None, **server: Any
+    executor: Executor, assets: TextAssets = ASSETS, *, scheduler: SchedulerConfig | None = None, **server: Any
 ) -> Iterator[Running]:
     """Serve until the block ends; then the engine thread and the event loop have ended too."""
     engine = assemble(executor, assets, EngineConfig(scheduler=scheduler or SchedulerConfig()), MODEL)
@@ -44,6 +185,7 @@ def serving(
 
 @contextmanager
 def running(engine: Engine, config: ServerConfig) -> Iterator[Running]:
+    """Serve an engine over HTTP until the block ends."""
     sock = bind(config)
     ready = threading.Event()
     server = HttpServer(engine, config, ready.set)

@@ -29,6 +29,7 @@ def _throughput(args: argparse.Namespace) -> int:
     from legato.bench.throughput import measure
     from legato.bench.workloads import WORKLOADS, standard
     from legato.engine.llm import LLM
+    from legato.engine.start import start
 
     names = args.workloads or list(WORKLOADS)
     for name in names:
@@ -36,7 +37,7 @@ def _throughput(args: argparse.Namespace) -> int:
             raise ConfigError(f"workloads: {name!r} is not one of {', '.join(WORKLOADS)}")
     if args.rounds < 1:
         raise ConfigError(f"rounds must be at least 1, not {args.rounds}")
-    with LLM.of(read(EngineConfig, args)) as llm:
+    with LLM.over(start(read(EngineConfig, args))) as llm:
         info = llm.info
         print(f"{info.name}: {', '.join(f'{k} {v}' for k, v in info.details.items())}", file=sys.stderr)
         results = measure(llm, standard(), names, args.rounds, _say)

@@ -58,8 +58,9 @@ def _run(args: argparse.Namespace) -> int:
     config = read(EngineConfig, args)
     prompts = _read_prompts(Path(args.file), args.chat, args.system) if args.file else None
     from legato.engine.llm import LLM
+    from legato.engine.start import start
 
-    with LLM.of(config) as llm:
+    with LLM.over(start(config)) as llm:
         params = _params(args, llm.get_default_sampling_params())
         if prompts is not None:
             return _answer_file(llm, prompts, params, args.output)

@@ -1,11 +1,10 @@
 """The offline API, in vLLM's call shape: `LLM(model, **flags).generate(prompts, sampling_params)`."""
 
 import queue
-import sys
 import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from legato.core.config import EngineConfig, build
@@ -67,13 +66,13 @@ class LLM:
 
     def __init__(self, model: str = "", **flags: Any) -> None:
         """ConfigError for an unknown flag or bad value, CheckpointError for a model that cannot be read."""
-        self._drive(start(_offline(build(EngineConfig, {"model": model, **flags}))))
+        self._drive(start(build(EngineConfig, {"model": model, **flags})))
 
     @classmethod
-    def of(cls, config: EngineConfig) -> Self:
-        """The same from a configuration."""
+    def over(cls, engine: Engine) -> Self:
+        """The same over an engine that nobody drives yet; it is closed with the LLM."""
         llm = cls.__new__(cls)
-        llm._drive(start(_offline(config)))
+        llm._drive(engine)
         return llm
 
     def _drive(self, engine: Engine) -> None:
@@ -190,7 +189,7 @@ class LLM:
         """Submit requests, a bounded number at a time, and yield outputs until all have ended."""
         waiting = iter(requests)
         loop = self._engine.loop
-        most = 2 * self._engine.info.max_seqs
+        most = min(2 * self._engine.info.max_seqs, loop.max_queued)  # so none is refused for a full queue
         running: dict[str, int] = {}  # choices that have not ended
         try:
             while True:
@@ -217,11 +216,6 @@ class LLM:
             for output in self._outputs.get():
                 if output.finish is not None and output.request_id in running:
                     _count_down(running, output.request_id)
-
-
-def _offline(config: EngineConfig) -> EngineConfig:
-    """Without a limit on the queue: a batch is handed over a bounded number of requests at a time."""
-    return replace(config, scheduler=replace(config.scheduler, max_num_queued_reqs=sys.maxsize))
 
 
 def _count_down(running: dict[str, int], request_id: str) -> None:

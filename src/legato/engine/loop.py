@@ -41,7 +41,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._executor = executor
         self._metrics = metrics
-        self._max_queued = config.max_num_queued_reqs
+        self.max_queued = config.max_num_queued_reqs
         self._renderer = Renderer(tokenizer, scheduler.finish)
         self._events: list[TokenEvent] = []
         self._inbox: deque[Request | str] = deque()  # a request, or the id of one to abort
@@ -53,7 +53,7 @@ class EngineLoop:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests, all or none. QueueFullError when too many wait (429), or the loop has ended (503)."""
-        limit = self._max_queued
+        limit = self.max_queued
         with self._wake:
             if self.failure is not None or self._stopping:
                 raise QueueFullError(self.failure or "the engine is shutting down", status=503, retry_after_s=5)

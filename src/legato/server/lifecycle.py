@@ -62,9 +62,9 @@ class HttpServer(uvicorn.Server):
     def __init__(self, engine: Engine, config: ServerConfig, on_ready: Callable[[], None]) -> None:
         self.exit_status = 0
         self.engine_hangs = False
-        self._client = EngineClient(engine.loop)
+        self.client = EngineClient(engine.loop)
         self._state = ServerState(
-            self._client,
+            self.client,
             engine.inputs,
             engine.metrics,
             model_names=engine.model_names,
@@ -89,23 +89,23 @@ class HttpServer(uvicorn.Server):
         )
 
     def drain(self) -> None:
-        """Take no new requests, and stop when the running ones have ended or their time is up."""
+        """Take no new requests, and stop when the running ones have ended or their time is up. In the event loop."""
         if not self._state.draining:
             self._state.draining = True
             self._in_background(self._drain())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._client.start()
+        self.event_loop = asyncio.get_running_loop()
+        self.client.start()
         await super().startup(sockets)
         self._in_background(self._watch_engine())
         if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._on_signal, number)
+                self.event_loop.add_signal_handler(number, self._on_signal, number)
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.engine_hangs = not await self._client.stop()
+        self.engine_hangs = not await self.client.stop()
         await super().shutdown(sockets)
         self._state.close()
 
@@ -123,7 +123,7 @@ class HttpServer(uvicorn.Server):
         self.drain()
 
     async def _drain(self) -> None:
-        clock = asyncio.get_running_loop().time
+        clock = self.event_loop.time
         deadline = clock() + self._drain_timeout_s
         while self._state.open_requests and clock() < deadline:
             await asyncio.sleep(0.02)
@@ -132,7 +132,7 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
     async def _watch_engine(self) -> None:
-        await self._client.failed.wait()
+        await self.client.failed.wait()
         if not self.should_exit:
             log.error("the engine has failed; the process ends in %.0f s", DEAD_ENGINE_S)
             self.exit_status = 1

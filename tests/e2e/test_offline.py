@@ -1,0 +1,75 @@
+"""The offline API over a scripted executor."""
+
+import math
+from typing import Any
+
+import pytest
+from harness import ASSETS, MODEL, VOCAB, Script, byte_tokens
+
+from legato.core.config import EngineConfig, SchedulerConfig
+from legato.core.errors import LegatoError, RequestError
+from legato.core.types import SamplingParams
+from legato.engine.assemble import assemble
+from legato.engine.llm import LLM
+from support.scripted import ScriptedExecutor
+
+TALK: Any = [{"role": "user", "content": "hi"}]
+
+
+def scripted() -> ScriptedExecutor:
+    script = Script()
+    for name in ("one", "two", "three"):
+        script.set(name, byte_tokens(f"{name}, and so on"))
+    return ScriptedExecutor(vocab_size=VOCAB, emit=script)
+
+
+def offline(executor: ScriptedExecutor, **scheduler: Any) -> LLM:
+    return LLM.over(assemble(executor, ASSETS, EngineConfig(scheduler=SchedulerConfig(**scheduler)), MODEL))
+
+
+def test_offline_results_come_in_the_order_of_the_prompts() -> None:
+    with offline(scripted(), max_num_seqs=2, max_num_queued_reqs=1) as llm:
+        names = ["three", "one", "two"] * 5
+        first = llm.generate(names, SamplingParams(max_tokens=30, temperature=0))
+        assert [result.outputs[0].text for result in first] == [f"{name}, and so on" for name in names]
+        assert [result.prompt for result in first] == names
+        kept = first[0].outputs[0].text
+        second = llm.generate({"prompt_token_ids": byte_tokens("two")}, SamplingParams(max_tokens=3, logprobs=2))
+        assert second[0].outputs[0].finish_reason == "length"
+        assert second[0].outputs[0].token_ids == byte_tokens("two")
+        assert first[0].outputs[0].text == kept, "what was handed out never changes"
+        logprobs = second[0].outputs[0].logprobs
+        assert logprobs is not None
+        assert [set(each) >= {token} for each, token in zip(logprobs, second[0].outputs[0].token_ids, strict=True)]
+        total = second[0].outputs[0].cumulative_logprob
+        assert total is not None
+        assert math.isclose(total, sum(e[t].logprob for e, t in zip(logprobs, byte_tokens("two"), strict=True)))
+
+
+def test_offline_errors_come_before_anything_runs() -> None:
+    executor = scripted()
+    with offline(executor) as llm:
+        with pytest.raises(RequestError, match="temperature"):
+            llm.generate(["one", "two"], [SamplingParams(), SamplingParams(temperature=-1)])
+        with pytest.raises(RequestError, match="sampling_params"):
+            llm.generate(["one", "two"], [SamplingParams()])
+        assert executor.plans == []
+        assert llm.chat(TALK, SamplingParams(max_tokens=5))[0].outputs[0].finish_reason == "stop"
+
+
+def test_offline_stream_that_is_left_is_aborted() -> None:
+    executor = scripted()
+    with offline(executor) as llm:
+        outputs = llm.stream("one", SamplingParams(max_tokens=30))
+        assert next(outputs).text == "o"
+        outputs.close()
+        assert llm.generate("two", SamplingParams(max_tokens=30))[0].outputs[0].text == "two, and so on"
+
+
+def test_offline_an_engine_failure_is_raised() -> None:
+    executor = scripted()
+    executor.failing_steps = {2}
+    with offline(executor) as llm:
+        for _ in range(2):
+            with pytest.raises(LegatoError, match="step 2 failed as told"):
+                llm.generate(["one", "two"], SamplingParams(max_tokens=30))

@@ -1,0 +1,288 @@
+"""What is refused, how, and that nobody else suffers from it (oracle 6)."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from harness import MODEL, VOCAB, Running, Script, Streamed, assert_error, byte_tokens, serving
+
+from legato.core.config import SchedulerConfig
+from support.scripted import ScriptedExecutor
+
+CONTEXT = 64
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+TALK = [{"role": "user", "content": "hi"}]
+PROBE = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    script = Script()
+    script.set("hi", byte_tokens("fine"))
+    script.set(PROBE, byte_tokens("fine"))
+    return script
+
+
+@pytest.fixture(scope="module")
+def server(script: Script) -> Iterator[Running]:
+    with serving(ScriptedExecutor(vocab_size=VOCAB, emit=script, max_position=CONTEXT), max_body_bytes=100_000) as it:
+        yield it
+
+
+@pytest.fixture(autouse=True)
+def probed(server: Running) -> Iterator[None]:
+    """Oracle 6: after whatever a test sent, a good request succeeds and nothing is left behind."""
+    yield
+    assert server.complete("hi")["choices"][0]["text"] == "fine"
+    server.wait_drained()
+
+
+def raw(server: Running, path: str, data: bytes, kind: str | None = "application/json") -> httpx.Response:
+    return server.http.post(path, content=data, headers={"content-type": kind} if kind else {})
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b'{"prompt": "a", "messages"',
+        b"[]",
+        b"null",
+        b'"x"',
+        b"3",
+        b"[" * 100_000,
+        b'{"a":' * 10_000,
+        b'{"prompt": "\\ud800", "messages": [{"role": "user", "content": "\\udfff"}]}',
+        b'{"prompt": "\xff", "messages": []}',
+        b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}], "temperature": NaN}',
+        b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": ' + b"9" * 5000 + b"}",
+        b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}]} trailing',
+    ],
+)
+def test_a20_broken_bodies(server: Running, path: str, data: bytes) -> None:
+    assert_error(raw(server, path, data), 400)
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_a20_other_content_types(server: Running, kind: str | None) -> None:
+    assert_error(raw(server, COMPLETIONS, b'{"prompt": "hi"}', kind), 415)
+
+
+def test_a_charset_does_no_harm(server: Running) -> None:
+    assert raw(server, COMPLETIONS, b'{"prompt": "hi"}', "Application/JSON; charset=utf-8").status_code == 200
+
+
+def test_a_body_beyond_the_limit(server: Running) -> None:
+    assert_error(raw(server, COMPLETIONS, b'{"prompt": "' + b"a" * 200_000 + b'"}'), 413)
+
+    def chunks() -> Iterator[bytes]:
+        yield from [b"a" * 60_000] * 2
+
+    unsized = server.http.post(COMPLETIONS, content=chunks(), headers={"content-type": "application/json"})
+    assert_error(unsized, 413)
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("temperature", "0.5"), ("temperature", True), ("temperature", -0.1), ("temperature", 2.1), ("temperature", 1e400),
+    ("top_p", 0), ("top_p", 1.5), ("top_p", [1]), ("top_k", 1.5), ("top_k", -2), ("top_k", True), ("min_p", 2),
+    ("n", 0), ("n", True), ("n", 10**9), ("seed", 2**63), ("seed", 1.0), ("seed", "1"), ("max_tokens", 0),
+    ("max_tokens", -1), ("max_tokens", 1.0), ("max_tokens", True), ("min_tokens", -1), ("stop", ""), ("stop", [""]),
+    ("stop", ["a"] * 5), ("stop", [1]), ("stop", {"a": 1}), ("stop_token_ids", [-1]), ("stop_token_ids", [10**9]),
+    ("stop_token_ids", [True]), ("stream", 1), ("stream", "true"), ("ignore_eos", 1), ("presence_penalty", 3),
+    ("frequency_penalty", -3), ("repetition_penalty", 0), ("model", 3), ("user", 3), ("metadata", [1]),
+    ("stream_options", []), ("stream_options", {"include_usage": 1}), ("store", True), ("service_tier", "priority"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=[f"{f}-{str(v)[:12]}" for f, v in WRONG])
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_a20_wrong_types_and_ranges_name_the_field(server: Running, path: str, field: str, value: Any) -> None:
+    data = json.dumps({"prompt": "hi", field: value} if path == COMPLETIONS else {"messages": TALK, field: value})
+    data = data.replace("Infinity", "1e400")  # what a client can write: no literal, but too large
+    assert field in assert_error(raw(server, path, data.encode()), 400, param=field)
+
+
+ASIDE = {
+    "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "safety_identifier": "s",
+    "prompt_cache_key": "k",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_p5_fields_without_effect_are_accepted(server: Running, path: str) -> None:
+    body = {"prompt": "hi"} if path == COMPLETIONS else {"messages": TALK}
+    assert server.post(path, **body, **ASIDE).status_code == 200
+
+
+MISSING = {
+    COMPLETIONS: {
+        "logprobs": 1, "echo": True, "suffix": "x", "best_of": 2, "logit_bias": {"5": 1}, "prompt_logprobs": 1,
+    },
+    CHAT: {
+        "logprobs": True, "top_logprobs": 2, "tools": [{"type": "function"}], "tool_choice": "auto",
+        "functions": [{}], "response_format": {"type": "json_object"}, "logit_bias": {"5": 1}, "modalities": ["audio"],
+        "reasoning_effort": "low", "structured_outputs": {"json": "{}"}, "parallel_tool_calls": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "field"), [(path, field) for path in MISSING for field in MISSING[path]])
+def test_p5_what_is_not_built_is_refused_by_name(server: Running, path: str, field: str) -> None:
+    body = {"prompt": "hi"} if path == COMPLETIONS else {"messages": TALK}
+    response = server.post(path, **body, **{field: MISSING[path][field]})
+    assert assert_error(response, 400, param=field, code="unsupported_parameter") == f"{field} is not supported"
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_p5_unknown_fields_are_refused_by_name(server: Running, path: str) -> None:
+    body: dict[str, Any] = {"prompt": "hi"} if path == COMPLETIONS else {"messages": TALK}
+    assert "temprature" in assert_error(server.post(path, **body, temprature=0), 400, code="unknown_parameter")
+    options = {"include_usage": True, "include_obfuscation": False}
+    response = server.post(path, **body, stream=True, stream_options=options)
+    assert_error(response, 400, param="stream_options.include_obfuscation", code="unknown_parameter")
+    assert_error(server.post(path, **body, **{"x" * 5000 + "\n": 1}), 400, code="unknown_parameter")
+
+
+NULLS = [
+    "model", "max_tokens", "temperature", "top_p", "top_k", "stop", "n", "seed", "logit_bias", "tools", "tool_choice",
+    "response_format", "stream_options", "user", "logprobs", "min_p", "presence_penalty", "ignore_eos", "min_tokens",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", NULLS)
+def test_a19_null_means_left_out(server: Running, field: str) -> None:
+    chat = server.post(CHAT, messages=TALK, **{field: None})
+    assert chat.json()["choices"][0]["message"]["content"] == "fine"
+    assert server.stream(CHAT, messages=TALK, **{field: None}).choices()[0]["text"] == "fine"
+    if field not in ("tools", "tool_choice"):
+        assert server.complete("hi", **{field: None})["choices"][0]["text"] == "fine"
+        assert server.stream(COMPLETIONS, prompt="hi", **{field: None}).choices()[0]["text"] == "fine"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["", [], [""], [[]], ["hi", ""]])
+def test_a16_empty_prompts(server: Running, prompt: Any, stream: bool) -> None:
+    assert_error(server.post(COMPLETIONS, prompt=prompt, stream=stream), 400, param="prompt", code="empty_prompt")
+
+
+def test_a16_empty_talk_and_empty_message(server: Running) -> None:
+    assert_error(server.post(CHAT, messages=[]), 400, param="messages", code="empty_prompt")
+    assert server.post(CHAT, messages=[{"role": "user", "content": ""}]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[VOCAB], [-1], [5279552648203111001], [1.5], [True], [[1], 2], [["a"]], {"a": 1}, 7, None, ["a", 1], [[VOCAB]]],
+)
+def test_d13_impossible_token_ids(server: Running, prompt: Any) -> None:
+    assert_error(server.post(COMPLETIONS, prompt=prompt), 400, param="prompt")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a17_prompts_at_the_limit(server: Running, script: Script, stream: bool) -> None:
+    script.set([5] * (CONTEXT - 1), byte_tokens("x"))
+    for length in (CONTEXT, CONTEXT + 1):
+        response = server.post(COMPLETIONS, prompt=[5] * length, stream=stream)
+        message = assert_error(response, 400, param="prompt", code="context_length_exceeded")
+        assert str(CONTEXT) in message
+        assert str(length) in message
+    fits = server.post(COMPLETIONS, prompt=[5] * (CONTEXT - 1), stream=stream)
+    assert fits.status_code == 200
+    choice = Streamed(fits.text).choices()[0] if stream else fits.json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("x", "length")
+
+
+def test_a17_an_answer_that_cannot_fit(server: Running) -> None:
+    message = assert_error(
+        server.post(COMPLETIONS, prompt=[5] * 40, max_tokens=30), 400, code="context_length_exceeded"
+    )
+    assert all(str(number) in message for number in (CONTEXT, 40, 30))
+    long = [{"role": "user", "content": "x" * 100}]
+    assert_error(server.post(CHAT, messages=long), 400, param="messages", code="context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("messages", "where"),
+    [
+        ([1], "messages[0]"),
+        ([{"content": "a"}], "messages[0].role"),
+        ([{"role": "king", "content": "a"}], "messages[0].role"),
+        ([{"role": "tool", "content": "a"}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": 3}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": "a", "colour": 1}], "messages[0].colour"),
+        ([*TALK, {"role": "assistant", "content": "a", "tool_calls": [{}]}], "messages[1].tool_calls"),
+    ],
+)
+def test_bad_messages_are_named(server: Running, messages: Any, where: str) -> None:
+    assert where in assert_error(server.post(CHAT, messages=messages), 400)
+
+
+def test_a25_parts_give_the_same_prompt_as_text(server: Running, script: Script) -> None:
+    def prompt_tokens(content: Any) -> int:
+        answer = server.post(CHAT, messages=[{"role": "user", "content": content}])
+        tokens: int = answer.json()["usage"]["prompt_tokens"]
+        return tokens
+
+    assert prompt_tokens([{"type": "text", "text": "hi"}]) == prompt_tokens("hi")
+    assert prompt_tokens([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == prompt_tokens("a\nb")
+
+
+def test_a_reply_may_be_sent_back(server: Running) -> None:
+    reply = server.api.chat.completions.create(model=MODEL, messages=TALK)  # type: ignore[arg-type]
+    talk = [*TALK, reply.choices[0].message.model_dump(), {"role": "user", "content": "?"}]
+    assert server.post(CHAT, messages=talk).status_code == 200
+
+
+def test_unknown_models(server: Running) -> None:
+    response = server.post(COMPLETIONS, model="gpt-9", prompt="hi")
+    assert "gpt-9" in assert_error(response, 404, param="model", code="model_not_found")
+    with pytest.raises(openai.NotFoundError):
+        server.api.models.retrieve("gpt-9")
+    assert [model.id for model in server.api.models.list()] == [MODEL]
+    assert server.api.models.retrieve(MODEL).id == MODEL
+
+
+def test_paths_and_methods_that_do_not_exist(server: Running) -> None:
+    assert_error(server.http.get("/v2/nothing"), 404)
+    assert_error(server.post("/v1/embeddings", input="a"), 404)
+    response = server.http.get(COMPLETIONS)
+    assert_error(response, 405)
+    assert response.headers["allow"] == "POST"
+
+
+def test_a07_stream_options_without_stream(server: Running) -> None:
+    assert_error(server.post(CHAT, messages=TALK, stream_options={}), 400, param="stream_options")
+
+
+def test_a28_request_ids(server: Running) -> None:
+    def with_id(value: str) -> httpx.Response:
+        return server.http.post(COMPLETIONS, json={"prompt": "hi"}, headers={"x-request-id": value})
+
+    first, second = with_id("mine"), with_id("mine")
+    assert first.headers["x-request-id"] == second.headers["x-request-id"] == "mine"
+    assert first.json()["id"] != second.json()["id"]
+    assert len(with_id("a" * 10_000).headers["x-request-id"]) == 128
+    assert_error(with_id("a\tb"), 400)
+    assert server.http.get("/health").headers["x-request-id"]
+
+
+def test_the_official_client_raises_its_own_errors(server: Running) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.api.completions.create(model=MODEL, prompt="hi", temperature=9)
+    assert caught.value.param == "temperature"
+
+
+def test_429_when_the_queue_is_full(script: Script) -> None:
+    executor = ScriptedExecutor(vocab_size=VOCAB, emit=script)
+    config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=2)
+    with serving(executor, scheduler=config) as server:
+        response = server.post(COMPLETIONS, prompt=["hi"] * 3)
+        assert_error(response, 429, code="queue_full")
+        assert int(response.headers["retry-after"]) >= 1
+        assert len(server.complete(["hi", "hi"])["choices"]) == 2

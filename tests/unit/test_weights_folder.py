@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from tiny_checkpoints import tensors, write_folder, write_shards
 
 from legato.core.errors import CheckpointError
 from legato.weights.folder import FolderSource
+from support.tiny_checkpoints import tensors, write_folder, write_shards
 
 INDEX = "model.safetensors.index.json"
 SHARD_2 = "model-00002-of-00002.safetensors"

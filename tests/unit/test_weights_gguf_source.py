@@ -6,15 +6,18 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from tiny_checkpoints import FAMILIES, HEAD_DIM, config, tensors, write_folder, write_gguf
 
 from legato.build.lower import lower
 from legato.build.verify import verify
 from legato.core.errors import CheckpointError
+from legato.executor.reference import ReferenceExecutor
 from legato.models import find
 from legato.weights.folder import FolderSource
 from legato.weights.gguf_names import llama3_scaling, unpermute_rows
 from legato.weights.gguf_source import GgufSource
+from legato.weights.source import TensorSource
+from support.drive import logits
+from support.tiny_checkpoints import FAMILIES, HEAD_DIM, HEADS, config, tensors, write_folder, write_gguf
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -56,6 +59,23 @@ def test_both_checkpoints_lower_to_the_same_plan(tmp_path: Path, family: str) ->
     plans = [lower(find(s.config, s.config_file), s) for s in (folder, file)]
     verify(plans[0])
     assert plans[0] == plans[1]
+
+
+def logits_of(source: TensorSource) -> np.ndarray:
+    plan = lower(find(source.config, source.config_file), source)
+    executor = ReferenceExecutor(plan, source, block_size=16, num_blocks=20, max_rows=64, max_seqs=1)
+    return logits(executor, list(range(21)))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_e17_logits_equal_those_of_the_safetensors_checkpoint(tmp_path: Path, family: str) -> None:
+    values = tensors(family)
+    expected = logits_of(FolderSource(write_folder(tmp_path / "m", family, values)))
+    source = GgufSource(write_gguf(tmp_path / "m.gguf", family, values))
+    assert np.array_equal(logits_of(source), expected)
+    source._permuted = {"llama": {}, "qwen2": {"model.layers.0.self_attn.q_proj.weight": HEADS}}[family]
+    wrong = logits_of(source)
+    assert np.abs(wrong[20] - expected[20]).max() > 0.1
 
 
 def test_e01_tied_embedding(tmp_path: Path) -> None:

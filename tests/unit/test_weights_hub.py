@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tiny_checkpoints import tensors, write_shards
+
+from support.tiny_checkpoints import tensors, write_shards
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

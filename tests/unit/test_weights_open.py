@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_checkpoints import tensors, write_folder, write_gguf, write_shards
 
 from legato.core.errors import CheckpointError
 from legato.weights.hub import is_hub_id
 from legato.weights.open import Checkpoint, open_checkpoint
+from support.tiny_checkpoints import tensors, write_folder, write_gguf, write_shards
 
 
 def opened(model: str | Path, cache: Path, revision: str | None = None) -> Checkpoint:

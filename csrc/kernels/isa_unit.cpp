@@ -27,6 +27,11 @@ namespace {
 #include "kernels/linear/activation-inl.h"
 #include "kernels/linear/epilogue-inl.h"
 #include "kernels/linear/linear-inl.h"
+#include "kernels/heads/cache-inl.h"
+#include "kernels/heads/heads-inl.h"
+#include "kernels/attention/values-inl.h"
+#include "kernels/attention/tiles-inl.h"
+#include "kernels/attention/attention-inl.h"
 // clang-format on
 
 }  // namespace
@@ -42,9 +47,9 @@ const KernelTable kTable = {
     norm,
     quantize,
     linear,
-    nullptr,  // heads_to_cache
-    nullptr,  // attention
-    nullptr,  // attention_merge
+    heads_to_cache,
+    attention,
+    attention_merge,
     nullptr,  // sample
     nullptr,  // logprobs
     find_faults,

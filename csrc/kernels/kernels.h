@@ -14,9 +14,10 @@
 
 namespace legato {
 
-constexpr int32_t kPanel = 64;     // output columns of one packed weight panel
-constexpr int32_t kTileRows = 6;   // rows that `linear` computes at once; ranges of a multiple of it waste nothing
-constexpr int32_t kKvTile = 16;    // KV slots of one tile; block sizes are multiples of it
+constexpr int32_t kPanel = 64;    // output columns of one packed weight panel
+constexpr int32_t kTileRows = 6;  // rows that `linear` computes at once; ranges of a multiple of it waste nothing
+constexpr int32_t kKvTile = 16;   // KV slots of one tile; block sizes are multiples of it
+constexpr int32_t kMaxHeadDim = 512;
 constexpr int32_t kKvSplit = 256;  // attention partials cover absolute positions [256 s, 256 s + 256)
 
 // ---------------------------------------------------------------------------------------------- activations and
@@ -161,7 +162,7 @@ struct AttentionArgs {
   int32_t window;            // 0: none
   const int32_t* positions;  // [rows]: row attends to cached positions max(0, p - window + 1) .. p
   KvView kv;
-  float* out;  // f32, or null: to `acts`
+  float* out;  // f32, or null: to `acts` (s8: head_dim must be a multiple of the group)
   int64_t out_stride;
   Acts acts;
 };

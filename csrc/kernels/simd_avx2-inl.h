@@ -60,6 +60,16 @@ LEGATO_INLINE Vf load_f16(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+// 8 pairs of bf16: the first of each, the second of each.
+struct VfPair {
+  Vf first, second;
+};
+LEGATO_INLINE VfPair load_bf16_pairs(const uint8_t* p) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(raw, 16)),
+          _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+
 // Round to nearest even; a NaN stays one.
 LEGATO_INLINE __m128i to_bf16(Vf v) {
   const __m256i bits = _mm256_castps_si256(v);

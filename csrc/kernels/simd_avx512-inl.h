@@ -49,6 +49,16 @@ LEGATO_INLINE Vf load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
+// 16 pairs of bf16: the first of each, the second of each.
+struct VfPair {
+  Vf first, second;
+};
+LEGATO_INLINE VfPair load_bf16_pairs(const uint8_t* p) {
+  const __m512i raw = _mm512_loadu_si512(p);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(raw, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+
 // Round to nearest even; a NaN stays one.
 LEGATO_INLINE __m256i to_bf16(Vf v) {
 #if defined(__AVX512BF16__)

@@ -66,6 +66,21 @@ LEGATO_INLINE Vf load_f16(const uint16_t* p) {
   return Vf{float_from_f16(p[0]), float_from_f16(p[1]), float_from_f16(p[2]), float_from_f16(p[3])};
 }
 
+// 4 pairs of bf16: the first of each, the second of each.
+struct VfPair {
+  Vf first, second;
+};
+LEGATO_INLINE VfPair load_bf16_pairs(const uint8_t* p) {
+  uint16_t raw[2 * kLanes];
+  __builtin_memcpy(raw, p, sizeof(raw));
+  VfPair pairs;
+  for (int i = 0; i < kLanes; ++i) {
+    pairs.first[i] = float_from_bf16(raw[2 * i]);
+    pairs.second[i] = float_from_bf16(raw[2 * i + 1]);
+  }
+  return pairs;
+}
+
 // Round to nearest even; a NaN stays one.
 LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) {
   for (int i = 0; i < n; ++i) p[i] = bf16_from_float(v[i]);

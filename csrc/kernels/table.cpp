@@ -58,4 +58,16 @@ bool linear_accepts(const Acts& x, const Weight& w) {
 // Products of a tile, for glu of two panels, and two panels' biases.
 size_t linear_scratch_bytes(const Acts&, const Weight&) { return 2 * (kTileRows + 1) * kPanel * sizeof(float); }
 
+int32_t attention_partial_floats(const KvView& kv) { return 16 + kv.head_pad; }
+
+// Partials of every query of a full item; then, for a block of at most 8 queries, partials, scores and probabilities
+// of one split; then the queries themselves.
+size_t attention_scratch_bytes(const KvView& kv, int32_t heads) {
+  constexpr size_t kBlock = 8;
+  const size_t queries = static_cast<size_t>(kAttentionRows) * static_cast<size_t>(heads / kv.kv_heads);
+  const size_t partial = static_cast<size_t>(attention_partial_floats(kv));
+  const size_t values = static_cast<size_t>(kv.head_pad) * queries + kBlock * kKvSplit;
+  return ((queries + kBlock) * partial + kBlock * kKvSplit + values) * sizeof(float);
+}
+
 }  // namespace legato

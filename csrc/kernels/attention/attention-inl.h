@@ -1,0 +1,237 @@
+// Paged attention: prefill, decode and verify rows alike.
+//
+// A row and a head ("query") see their positions in splits of 256 absolute positions. Each split gives a partial
+// result (largest score, sum of exponentials, weighted sum of V), and the partials are merged in ascending order. All
+// of it is arithmetic of that query alone, whichever queries share an item or a block of registers.
+
+constexpr int32_t kPartialHeader = 16;  // floats before acc: the largest score, the sum, unused
+constexpr int32_t kSplitTiles = kKvSplit / kKvTile;
+
+// A partial result: p[0] largest score, p[1] sum (0: no position), p[16..] acc[head_pad].
+LEGATO_INLINE float* partial_acc(float* partial) { return partial + kPartialHeader; }
+
+LEGATO_INLINE void merge_partial(float* into, const float* from, int32_t head_pad) {
+  if (from[1] == 0.0f) return;
+  if (into[1] == 0.0f) {
+    __builtin_memcpy(into, from, static_cast<size_t>(kPartialHeader + head_pad) * sizeof(float));
+    return;
+  }
+  const float top = larger(into[0], from[0]);
+  const Vf a = exp(splat(into[0] - top)), b = exp(splat(from[0] - top));
+  into[0] = top;
+  into[1] = into[1] * a[0] + from[1] * b[0];
+  for (int32_t d = kPartialHeader; d < kPartialHeader + head_pad; d += kLanes) {
+    store(into + d, fma(load(into + d), a, load(from + d) * b));
+  }
+}
+
+// Divides by the sum and writes the head's columns of the row.
+LEGATO_INLINE void finish_query(const AttentionArgs& a, int64_t row, int32_t head, float* partial) {
+  const int32_t dim = a.kv.head_dim;
+  float* acc = partial_acc(partial);
+  const Vf total = splat(partial[1]);
+  for (int32_t d = 0; d < a.kv.head_pad; d += kLanes) store(acc + d, load(acc + d) / total);
+  if (a.out != nullptr) {
+    __builtin_memcpy(a.out + row * a.out_stride + head * dim, acc, static_cast<size_t>(dim) * sizeof(float));
+    return;
+  }
+  store_columns(a.acts, row, head * dim, acc, dim);
+  if (head == a.heads - 1) store_pad(a.acts, row);
+}
+
+// Slots [lo, hi) of a split that one query sees; empty when lo >= hi.
+struct Span {
+  int32_t lo, hi;
+  bool empty() const { return lo >= hi; }
+  int32_t first_tile() const { return lo / kKvTile; }
+  int32_t end_tile() const { return (hi + kKvTile - 1) / kKvTile; }
+  int32_t first_whole() const { return (lo + kKvTile - 1) / kKvTile; }
+  int32_t end_whole() const { return hi / kKvTile; }
+};
+
+LEGATO_INLINE Span span_of(const AttentionArgs& a, int32_t row, int32_t split) {
+  const int32_t position = a.positions[row], begin = split * kKvSplit;
+  const int32_t oldest = a.window > 0 ? larger(0, position - a.window + 1) : 0;
+  return {larger(oldest - begin, 0), smaller(position + 1 - begin, kKvSplit)};
+}
+
+// The thread's scratch of one item, in this order.
+template <class Cache>
+struct Scratch {
+  using Value = typename Cache::Value;
+  float* running;   // [queries] partials: all splits so far
+  float* partials;  // [kQueries] partials: this split
+  float* scores;    // [kQueries][256]
+  Value* weights;   // [kQueries][256] probabilities
+  Value* q;         // [queries][head_pad]
+
+  Scratch(float* memory, int32_t queries, int64_t stride) {
+    running = memory;
+    partials = running + queries * stride;
+    scores = partials + kQueries * stride;
+    weights = reinterpret_cast<Value*>(scores + kQueries * kKvSplit);
+    q = weights + kQueries * kKvSplit;
+  }
+};
+
+// Scores to probabilities relative to the largest; returns through `partial` the largest score and the sum.
+template <class Cache>
+LEGATO_INLINE void exponentiate(float* scores, Span span, float scale, typename Cache::Value* weights, float* partial) {
+  const int32_t begin = span.first_tile() * kKvTile, end = span.end_tile() * kKvTile;
+  const Vf factor = splat(scale), lowest = splat(-kInfinity);
+  Vf top = lowest;
+  for (int32_t i = begin; i < end; i += kLanes) {
+    Vf s = load(scores + i) * factor;
+    if (i < span.lo) s = select(kAllLanes << smaller(span.lo - i, kLanes), s, lowest);
+    if (i + kLanes > span.hi) s = select((1u << larger(span.hi - i, 0)) - 1u, s, lowest);
+    store(scores + i, s);
+    top = max(top, s);
+  }
+  partial[0] = largest(top);
+  const Vf shift = splat(partial[0]);
+  Vf total = zero();
+  for (int32_t i = begin; i < end; i += kLanes) {
+    const Vf w = exp(load(scores + i) - shift);
+    total = total + w;
+    Cache::put(weights + i, w);
+  }
+  partial[1] = sum(total);
+}
+
+// Slots of the tiles [begin, end) that one query sees, tile by tile.
+template <class Cache>
+LEGATO_INLINE void weigh_alone(const typename Cache::Value* weights, const uint8_t* const* tiles, Span span,
+                               int32_t begin, int32_t end, int32_t head_pad, float* acc) {
+  for (int32_t t = begin; t < end; ++t) {
+    const int32_t lo = larger(span.lo - t * kKvTile, 0), hi = smaller(span.hi - t * kKvTile, kKvTile);
+    weigh_part<Cache>(weights + t * kKvTile, tiles[t], lo, hi, head_pad, acc);
+  }
+}
+
+// One split of M queries: partials[m] where spans[m] is not empty.
+template <class Cache, int M>
+void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, const Span* spans,
+                    const uint8_t* const* keys, float* scores, typename Cache::Value* weights, float* const* partials) {
+  const int32_t head_pad = a.kv.head_pad;
+  int32_t begin = kSplitTiles, end = 0, whole_begin = 0, whole_end = kSplitTiles;
+  for (int m = 0; m < M; ++m) {
+    begin = smaller(begin, spans[m].empty() ? kSplitTiles : spans[m].first_tile());
+    end = larger(end, spans[m].empty() ? 0 : spans[m].end_tile());
+    whole_begin = larger(whole_begin, spans[m].first_whole());
+    whole_end = smaller(whole_end, spans[m].end_whole());
+  }
+  score_tiles<Cache, M>(q, head_pad, keys, begin, end, head_pad / Cache::kValues, scores);
+  const uint8_t* values[kSplitTiles];
+  for (int32_t t = begin; t < end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
+  const bool shared = whole_begin < whole_end;
+  float* acc[M];
+  for (int m = 0; m < M; ++m) {
+    acc[m] = partial_acc(partials[m]);
+    if (spans[m].empty()) continue;
+    exponentiate<Cache>(scores + m * kKvSplit, spans[m], a.scale, weights + m * kKvSplit, partials[m]);
+    for (int32_t d = 0; d < head_pad; d += kLanes) store(acc[m] + d, zero());
+    const int32_t alone_end = shared ? whole_begin : spans[m].end_tile();
+    weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], spans[m].first_tile(), alone_end, head_pad, acc[m]);
+  }
+  if (!shared) return;
+  weigh_tiles<Cache, M>(weights, values, whole_begin, whole_end, head_pad, acc);
+  for (int m = 0; m < M; ++m) {
+    weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], whole_end, spans[m].end_tile(), head_pad, acc[m]);
+  }
+}
+
+template <class Cache>
+void attend_block(int32_t count, const AttentionArgs& a, const typename Cache::Value* q, const Span* spans,
+                  const uint8_t* const* keys, const Scratch<Cache>& s, float* const* partials) {
+  switch (count) {
+    case 1:
+      return attend_queries<Cache, 1>(a, q, spans, keys, s.scores, s.weights, partials);
+    case 2:
+      return attend_queries<Cache, 2>(a, q, spans, keys, s.scores, s.weights, partials);
+    case 3:
+      return attend_queries<Cache, 3>(a, q, spans, keys, s.scores, s.weights, partials);
+    case 4:
+      return attend_queries<Cache, 4>(a, q, spans, keys, s.scores, s.weights, partials);
+#if !defined(LEGATO_ISA_portable) && !defined(LEGATO_ISA_avx2)
+    case 5:
+      return attend_queries<Cache, 5>(a, q, spans, keys, s.scores, s.weights, partials);
+    default:
+      return attend_queries<Cache, 6>(a, q, spans, keys, s.scores, s.weights, partials);
+#endif
+  }
+}
+
+// K tiles of the slots of one split that any row of the item sees. A tile between them that none sees stands for any
+// readable memory: its scores are not used.
+LEGATO_INLINE void find_tiles(const AttentionArgs& a, const AttentionItem& item, int32_t split, const uint8_t** keys) {
+  for (int32_t t = 0; t < kSplitTiles; ++t) keys[t] = cache_tile(a.kv, 0, item.kv_head, 0);
+  for (int32_t row = item.row_begin; row < item.row_end; ++row) {
+    const Span span = span_of(a, row, split);
+    if (span.empty()) continue;
+    for (int32_t t = span.first_tile(); t < span.end_tile(); ++t) {
+      const int32_t tile = split * kSplitTiles + t;
+      const int64_t block = item.block_table[tile / a.kv.tiles_per_block];
+      keys[t] = cache_tile(a.kv, block, item.kv_head, tile % a.kv.tiles_per_block);
+    }
+  }
+}
+
+template <class Cache>
+void load_queries(const AttentionArgs& a, const AttentionItem& item, int32_t per_row, typename Cache::Value* q) {
+  const int32_t dim = a.kv.head_dim, pad = a.kv.head_pad;
+  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
+    const float* x = a.q + row * a.q_stride + static_cast<int64_t>(item.kv_head) * per_row * dim;
+    for (int32_t g = 0; g < per_row; ++g, x += dim, q += pad) {
+      for (int32_t d = 0; d < pad; d += kLanes) {
+        Cache::put(q + d, load_n(x + d, larger(0, smaller(dim - d, kLanes))));
+      }
+    }
+  }
+}
+
+template <class Cache>
+void attend(const AttentionArgs& a, const AttentionItem& item) {
+  const int32_t per_row = a.heads / a.kv.kv_heads, pad = a.kv.head_pad;
+  const int32_t queries = (item.row_end - item.row_begin) * per_row;
+  const int64_t stride = kPartialHeader + pad;
+  const Scratch<Cache> s(item.scratch, queries, stride);
+  load_queries<Cache>(a, item, per_row, s.q);
+  for (int32_t m = 0; m < queries; ++m) s.running[m * stride + 1] = 0.0f;
+  for (int32_t split = item.split_begin; split < item.split_end; ++split) {
+    const uint8_t* keys[kSplitTiles];
+    find_tiles(a, item, split, keys);
+    for (int32_t first = 0; first < queries; first += kQueries) {
+      const int32_t count = smaller(queries - first, kQueries);
+      Span spans[kQueries];
+      float* partials[kQueries];
+      for (int32_t m = 0; m < count; ++m) {
+        spans[m] = span_of(a, item.row_begin + (first + m) / per_row, split);
+        const int64_t entry = static_cast<int64_t>(split - item.split_begin) * queries + first + m;
+        partials[m] = item.partial != nullptr ? item.partial + entry * stride : s.partials + m * stride;
+        partials[m][1] = 0.0f;
+      }
+      attend_block<Cache>(count, a, s.q + static_cast<int64_t>(first) * pad, spans, keys, s, partials);
+      if (item.partial != nullptr) continue;
+      for (int32_t m = 0; m < count; ++m) merge_partial(s.running + (first + m) * stride, partials[m], pad);
+    }
+  }
+  if (item.partial != nullptr) return;
+  for (int32_t m = 0; m < queries; ++m) {
+    finish_query(a, item.row_begin + m / per_row, item.kv_head * per_row + m % per_row, s.running + m * stride);
+  }
+}
+
+void attention(const AttentionArgs& a, const AttentionItem& item) {
+  if (a.kv.type == KvType::f32) {
+    attend<CacheF32>(a, item);
+  } else {
+    attend<CacheBf16>(a, item);
+  }
+}
+
+void attention_merge(const AttentionArgs& a, int32_t row, int32_t head, const float* const* partials, int32_t n) {
+  alignas(64) float running[kPartialHeader + kMaxHeadDim];
+  running[1] = 0.0f;
+  for (int32_t i = 0; i < n; ++i) merge_partial(running, partials[i], a.kv.head_pad);
+  finish_query(a, row, head, running);
+}

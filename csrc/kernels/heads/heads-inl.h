@@ -1,0 +1,63 @@
+// qkv rows to rotated q, and to K and V in the cache.
+
+// out = x / sqrt(mean(x^2) + eps) * weight
+LEGATO_INLINE void norm_head(const float* x, const float* weight, float eps, int32_t n, float* out) {
+  const Vf factor = splat(inverse_sqrt(sum_squares(x, n, 0.0f) / static_cast<float>(n) + eps));
+  for (int32_t i = 0; i < n; i += kLanes) {
+    const int lanes = smaller(n - i, kLanes);
+    store_n(out + i, load_n(x + i, lanes) * factor * load_n(weight + i, lanes), lanes);
+  }
+}
+
+// Rotates the pairs (i, i + rope_dim / 2) in place. cos_sin: rope_dim / 2 cosines, then as many sines.
+LEGATO_INLINE void rotate_head(const float* cos_sin, int32_t rope_dim, float* x) {
+  const int32_t half = rope_dim / 2;
+  for (int32_t i = 0; i < half; i += kLanes) {
+    const int lanes = smaller(half - i, kLanes);
+    const Vf c = load_n(cos_sin + i, lanes), s = load_n(cos_sin + half + i, lanes);
+    const Vf a = load_n(x + i, lanes), b = load_n(x + half + i, lanes);
+    store_n(x + i, fma(a, c, zero() - b * s), lanes);
+    store_n(x + half + i, fma(b, c, a * s), lanes);
+  }
+}
+
+// One head of q or k: norm if `weight` is set, rope if rope_dim > 0.
+LEGATO_INLINE void prepare_head(const HeadsArgs& a, const float* x, const float* weight, const float* cos_sin,
+                                float* out) {
+  if (weight != nullptr) {
+    norm_head(x, weight, a.eps, a.kv.head_dim, out);
+  } else {
+    __builtin_memcpy(out, x, static_cast<size_t>(a.kv.head_dim) * sizeof(float));
+  }
+  if (a.rope_dim > 0) rotate_head(cos_sin, a.rope_dim, out);
+}
+
+LEGATO_INLINE void write_head(const HeadsArgs& a, int32_t head, int64_t slot, const float* k, const float* v) {
+  const int32_t in_block = static_cast<int32_t>(slot % a.kv.block_size);
+  uint8_t* tile = cache_tile(a.kv, slot / a.kv.block_size, head, in_block / kKvTile);
+  if (a.kv.type == KvType::f32) {
+    write_slot_f32(tile, a.kv, in_block % kKvTile, k, v);
+  } else {
+    write_slot_bf16(tile, a.kv, in_block % kKvTile, k, v);
+  }
+}
+
+void heads_to_cache(const HeadsArgs& a, int32_t row_begin, int32_t row_end) {
+  const int32_t dim = a.kv.head_dim;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const float* q = a.x + row * a.x_stride;
+    const float* k = q + static_cast<int64_t>(a.heads) * dim;
+    const float* v = k + static_cast<int64_t>(a.kv.kv_heads) * dim;
+    const float* cos_sin = a.rope_dim > 0 ? a.cos_sin + static_cast<int64_t>(a.positions[row]) * a.rope_dim : nullptr;
+    for (int32_t h = 0; h < a.heads; ++h) {
+      prepare_head(a, q + h * dim, a.q_norm, cos_sin, a.q + row * a.q_stride + h * dim);
+    }
+    if (a.kv_slots[row] < 0) continue;
+    for (int32_t h = 0; h < a.kv.kv_heads; ++h) {
+      alignas(64) float key[kMaxHeadDim] = {}, value[kMaxHeadDim] = {};
+      prepare_head(a, k + h * dim, a.k_norm, cos_sin, key);
+      __builtin_memcpy(value, v + h * dim, static_cast<size_t>(dim) * sizeof(float));
+      write_head(a, h, a.kv_slots[row], key, value);
+    }
+  }
+}

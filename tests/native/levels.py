@@ -1,0 +1,22 @@
+"""The ISA levels of this machine, and bf16 as numpy sees it."""
+
+import numpy as np
+
+from legato import _native
+
+LEVELS = [name for name, obstacle in _native.ops.isa_levels().items() if obstacle is None]
+
+
+def to_bf16(x):
+    """float32 to bf16 bits, rounded to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def from_bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def round_bf16(x):
+    return from_bf16(to_bf16(x))

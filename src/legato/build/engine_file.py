@@ -14,9 +14,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-import numpy.typing as npt
-
 from legato.build.encode import encode_plan, plan_from_json, plan_to_json
 from legato.build.plan import Plan
 from legato.core.errors import CheckpointError, ConfigError
@@ -24,7 +21,7 @@ from legato.tokenizer.assets import TextAssets
 
 __all__ = ["ALIGN", "VERSION", "EngineFile", "Section", "TensorRecord", "parse_engine", "sign", "write_engine"]
 
-Bytes = bytes | npt.NDArray[np.uint8]
+Bytes = bytes | memoryview
 
 MAGIC = b"LEGATOEF"
 VERSION = 1

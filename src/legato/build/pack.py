@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from legato import _native
+import legato._native as _native
 from legato.build.engine_file import TensorRecord
 from legato.build.plan import Plan, Tensor
 from legato.core.errors import CheckpointError
@@ -38,7 +38,7 @@ _TABLE_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 3, "q4_0": 4, "q4_1": 5}
 
 def pack_tensors(
     plan: Plan, source: TensorSource, *, threads: int, progress: Progress | None = None
-) -> Iterator[tuple[TensorRecord, Bytes]]:
+) -> Iterator[tuple[TensorRecord, memoryview]]:
     """Record (without offset and hash) and bytes of each tensor of the plan, in order, one at a time.
 
     CheckpointError names a tensor that cannot be packed (a value that is NaN or Inf, say).
@@ -47,10 +47,11 @@ def pack_tensors(
     done = 0
     for tensor in plan.tensors:
         try:
-            yield _PACKERS[tensor.kind](tensor, [source.read(name) for name in tensor.sources], threads)
+            record, data = _PACKERS[tensor.kind](tensor, [source.read(name) for name in tensor.sources], threads)
         except ValueError as error:
             names = ", ".join(tensor.sources)
             raise CheckpointError(f"{source.config_file}: cannot pack {names} as {tensor.format}: {error}") from error
+        yield record, data.data
         done += source_bytes(tensor, source)
         if progress is not None:
             progress("packing weights", done, total)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from legato import _native
+import legato._native as _native
 from legato.build.engine_file import EngineFile
 from legato.core.config import CacheConfig, SchedulerConfig
 from legato.core.errors import CheckpointError, ConfigError

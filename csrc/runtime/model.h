@@ -1,0 +1,144 @@
+// One loaded model: weights, KV cache, workspace and sampling state, and the walk over its plan.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "base/aligned.h"
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "runtime/engine_file.h"
+#include "runtime/kv_pool.h"
+#include "runtime/sampling.h"
+#include "runtime/split.h"
+#include "runtime/step.h"
+#include "runtime/workspace.h"
+
+namespace legato {
+
+struct RuntimeOptions {
+  Isa isa = Isa::portable;
+  KvType kv_type = KvType::bf16;
+  int32_t block_size = 16;
+  int32_t num_blocks = 0;  // per cache group
+  int32_t max_rows = 0;
+  int32_t max_seqs = 0;
+  int32_t max_position = 0;
+  int32_t threads = 1;
+  bool prefault_kv = false;
+};
+
+// Bytes that a model takes beside its KV blocks.
+struct MemoryNeed {
+  size_t weights;                        // mapped from the file
+  size_t workspace;                      // activations of the largest step
+  size_t tables;                         // rotary tables
+  size_t scratch;                        // of threads: kernels, attention partials, sampling
+  std::vector<int64_t> bytes_per_block;  // per cache group
+};
+
+// std::invalid_argument names an option that is out of range or does not fit the file.
+void check_options(const EngineFile& file, const RuntimeOptions& options);
+MemoryNeed memory_need(const EngineFile& file, const RuntimeOptions& options);
+size_t kernel_scratch_bytes(const EngineFile& file, const RuntimeOptions& options);  // per thread
+size_t partial_bytes(const PlanSpec& plan, const RuntimeOptions& options);
+// Attention writes activation groups itself where each lies in one head.
+bool writes_groups(const PlanSpec& plan, const OpSpec& attention);
+size_t staging_bytes(const PlanSpec& plan, const RuntimeOptions& options);
+
+// An op with every pointer that does not depend on the step filled in.
+struct SelectArgs {
+  const float* x;
+  float* out;
+  int64_t stride;
+  int32_t width;
+};
+struct BoundAttention {
+  AttentionArgs args;
+  int32_t group;
+  int32_t work;  // index of its AttentionWork: ops of one shape share it
+  // Where heads do not fill whole activation groups, the result is f32 first and `quantize` makes the groups.
+  bool quantize;
+  QuantizeArgs acts;
+};
+struct BoundHeads {
+  HeadsArgs args;
+  int32_t group;
+};
+struct BoundOp {
+  OpKind kind;
+  bool out_domain;
+  std::variant<EmbedArgs, NormArgs, LinearArgs, BoundHeads, BoundAttention, SelectArgs> args;
+};
+
+// Nanoseconds spent since the last reset. `ops` by OpKind.
+struct Profile {
+  int64_t steps = 0, rows = 0, prepare_ns = 0, sample_ns = 0;
+  std::array<int64_t, kOpKinds> op_ns{};
+};
+
+class Model {
+ public:
+  // std::invalid_argument for options; std::bad_alloc.
+  Model(EngineFile file, const RuntimeOptions& options);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const StepLimits& limits() const { return limits_; }
+  // Runs one step that check_step has passed. Not reentrant.
+  StepOutput run(const StepInput& step);
+  // Raw logits of the last step's output row.
+  std::span<const float> logits(int32_t out_row) const;
+  int32_t last_outs() const { return last_outs_; }
+
+  const Profile& profile() const { return profile_; }
+  void reset_profile() { profile_ = {}; }
+
+ private:
+  struct ThreadState {
+    AlignedBuffer scratch;
+    SamplingScratch sampling;
+    std::vector<const float*> partials;
+  };
+
+  BoundOp bind(const OpSpec& op);
+  LinearArgs bind_linear(const OpSpec& op) const;
+  BoundHeads bind_heads(const OpSpec& op) const;
+  BoundAttention bind_attention(const OpSpec& op);
+  const float* vector(int32_t tensor) const;
+  bool as_acts(int32_t buffer) const;
+
+  void prepare(const StepInput& step);
+  void run_op(const BoundOp& op, const StepInput& step, StepOutput& out);
+  void run_linear(const LinearArgs& args, int32_t rows);
+  void run_attention(const BoundAttention& op, const StepInput& step);
+  void run_merges(const AttentionArgs& args, const AttentionWork& work, const StepInput& step);
+  void run_select(const SelectArgs& args, const StepInput& step, StepOutput& out);
+  void prepare_sampling(const StepInput& step, StepOutput& out);
+  void sample(const StepInput& step, StepOutput& out);
+  template <class Fn>
+  void for_rows(int32_t rows, int64_t row_cost, Fn&& fn);
+
+  EngineFile file_;
+  RuntimeOptions options_;
+  StepLimits limits_;
+  const KernelTable& kernels_;
+  ThreadPool pool_;
+  Workspace workspace_;
+  std::vector<KvPool> kv_;
+  std::vector<AlignedBuffer> ropes_;
+  std::vector<BoundOp> ops_;
+  std::vector<AttentionShape> shapes_;  // of works_
+  std::vector<AttentionWork> works_;
+  AlignedBuffer partials_;
+  AlignedBuffer staging_;  // f32 results of attention that are quantized afterwards
+  std::vector<ThreadState> threads_;
+  std::vector<SamplingSlot> slots_;
+  Profile profile_;
+  int32_t last_outs_ = 0;
+};
+
+}  // namespace legato

@@ -1,0 +1,220 @@
+// Running: one step through the plan.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+#include "base/float_mode.h"
+#include "runtime/model.h"
+
+namespace legato {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Nanoseconds from lap to lap.
+class Stopwatch {
+ public:
+  int64_t lap() {
+    const Clock::time_point now = Clock::now();
+    const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now - last_).count();
+    last_ = now;
+    return ns;
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace
+
+// Rows in runs that are worth a thread's while. row_cost: values touched per row.
+template <class Fn>
+void Model::for_rows(int32_t rows, int64_t row_cost, Fn&& fn) {
+  constexpr int64_t kGrain = 1 << 14;
+  const int64_t useful = (rows * row_cost + kGrain - 1) / kGrain;
+  const int64_t items = std::min<int64_t>({rows, useful, int64_t{4} * options_.threads});
+  pool_.run(items, [&](int64_t item, int) {
+    fn(static_cast<int32_t>(item * rows / items), static_cast<int32_t>((item + 1) * rows / items));
+  });
+}
+
+StepOutput Model::run(const StepInput& step) {
+  const FlushDenormals mode;
+  Stopwatch watch;
+  StepOutput out;
+  out.step_id = step.step_id;
+  out.faults.resize(step.tokens.size());
+  prepare(step);
+  out.prepare_ns = watch.lap();
+  for (const BoundOp& op : ops_) {
+    run_op(op, step, out);
+    const int64_t ns = watch.lap();
+    out.forward_ns += ns;
+    profile_.op_ns[static_cast<size_t>(op.kind)] += ns;
+  }
+  sample(step, out);
+  out.sample_ns = watch.lap();
+
+  ++profile_.steps;
+  profile_.rows += static_cast<int64_t>(step.tokens.size());
+  profile_.prepare_ns += out.prepare_ns;
+  profile_.sample_ns += out.sample_ns;
+  return out;
+}
+
+void Model::prepare(const StepInput& step) {
+  for (const SlotReset& reset : step.resets) slots_[static_cast<size_t>(reset.slot)].install(reset);
+  for (const BlockCopy& copy : step.copies) kv_[static_cast<size_t>(copy.group)].copy_block(copy.source, copy.target);
+  for (size_t i = 0; i < works_.size(); ++i) works_[i] = split_attention(step, shapes_[i]);
+}
+
+void Model::run_op(const BoundOp& op, const StepInput& step, StepOutput& out) {
+  const auto rows = static_cast<int32_t>(op.out_domain ? step.out_rows.size() : step.tokens.size());
+  switch (op.kind) {
+    case OpKind::embed: {
+      EmbedArgs args = std::get<EmbedArgs>(op.args);
+      args.tokens = step.tokens.data();
+      return for_rows(rows, args.width, [&](int32_t begin, int32_t end) { kernels_.embed(args, begin, end); });
+    }
+    case OpKind::norm: {
+      const auto& args = std::get<NormArgs>(op.args);
+      return for_rows(rows, args.width, [&](int32_t begin, int32_t end) { kernels_.norm(args, begin, end); });
+    }
+    case OpKind::linear:
+    case OpKind::logits:
+      return run_linear(std::get<LinearArgs>(op.args), rows);
+    case OpKind::heads_to_cache: {
+      const auto& bound = std::get<BoundHeads>(op.args);
+      HeadsArgs args = bound.args;
+      args.positions = step.positions.data();
+      args.kv_slots = step.kv_slots[static_cast<size_t>(bound.group)].data();
+      return for_rows(rows, 2 * args.x_stride,
+                      [&](int32_t begin, int32_t end) { kernels_.heads_to_cache(args, begin, end); });
+    }
+    case OpKind::attention:
+      return run_attention(std::get<BoundAttention>(op.args), step);
+    case OpKind::select_rows:
+      return run_select(std::get<SelectArgs>(op.args), step, out);
+  }
+}
+
+void Model::run_linear(const LinearArgs& args, int32_t rows) {
+  if (rows == 0) return;
+  const int32_t panels = args.w.n_pad / kPanel / (args.e.kind == EpilogueKind::glu ? 2 : 1);
+  const LinearSplit split(rows, panels, options_.threads);
+  pool_.run(split.items(), [&](int64_t item, int thread) {
+    void* scratch = threads_[static_cast<size_t>(thread)].scratch.data();
+    split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
+      kernels_.linear(args, row_begin, row_end, panel_begin, panel_end, scratch);
+    });
+  });
+}
+
+void Model::run_attention(const BoundAttention& op, const StepInput& step) {
+  AttentionArgs args = op.args;
+  args.positions = step.positions.data();
+  const AttentionWork& work = works_[static_cast<size_t>(op.work)];
+  const TableColumns& table = step.block_tables[static_cast<size_t>(op.group)];
+  const int64_t entry = attention_partial_floats(args.kv);
+  float* partials = partials_.as<float>();
+  pool_.run(static_cast<int64_t>(work.pieces.size()), [&](int64_t i, int thread) {
+    const AttentionPiece& piece = work.pieces[static_cast<size_t>(i)];
+    AttentionItem item{};
+    item.row_begin = piece.row_begin;
+    item.row_end = piece.row_end;
+    item.kv_head = piece.kv_head;
+    item.split_begin = piece.split_begin;
+    item.split_end = piece.split_end;
+    item.block_table = table.blocks.data() + table.offsets[static_cast<size_t>(piece.sequence)];
+    item.partial = piece.partial < 0 ? nullptr : partials + piece.partial * entry;
+    item.scratch = threads_[static_cast<size_t>(thread)].scratch.as<float>();
+    kernels_.attention(args, item);
+  });
+  if (!work.merges.empty()) run_merges(args, work, step);
+  if (op.quantize) {
+    for_rows(static_cast<int32_t>(step.tokens.size()), args.out_stride,
+             [&](int32_t begin, int32_t end) { kernels_.quantize(op.acts, begin, end); });
+  }
+}
+
+void Model::run_merges(const AttentionArgs& args, const AttentionWork& work, const StepInput& step) {
+  const int32_t group_heads = args.heads / args.kv.kv_heads;
+  const int64_t entry = attention_partial_floats(args.kv);
+  pool_.run(static_cast<int64_t>(work.merges.size()), [&](int64_t i, int thread) {
+    const AttentionMerge& merge = work.merges[static_cast<size_t>(i)];
+    const float** list = threads_[static_cast<size_t>(thread)].partials.data();
+    const int64_t rows = merge.row_end - merge.row_begin;
+    for (int32_t row = merge.row_begin; row < merge.row_end; ++row) {
+      const int32_t position = step.positions[static_cast<size_t>(row)];
+      const int32_t first = first_split(position, args.window), last = last_split(position);
+      for (int32_t h = 0; h < group_heads; ++h) {
+        for (int32_t split = first; split <= last; ++split) {
+          const int64_t line = (split - merge.split_begin) * rows + (row - merge.row_begin);
+          list[split - first] = partials_.as<float>() + (merge.partial + line * group_heads + h) * entry;
+        }
+        kernels_.attention_merge(args, row, merge.kv_head * group_heads + h, list, last - first + 1);
+      }
+    }
+  });
+}
+
+void Model::run_select(const SelectArgs& args, const StepInput& step, StepOutput& out) {
+  // The residual stream keeps a NaN or Inf of any layer, so that this one look finds the row.
+  std::vector<uint8_t> faults(step.tokens.size());
+  kernels_.find_faults(args.x, args.stride, args.width, static_cast<int32_t>(faults.size()), faults.data());
+  for (size_t row = 0; row < faults.size(); ++row) out.faults[row] |= faults[row];
+  for (size_t o = 0; o < step.out_rows.size(); ++o) {
+    std::memcpy(args.out + static_cast<int64_t>(o) * args.stride, args.x + step.out_rows[o] * args.stride,
+                static_cast<size_t>(args.width) * sizeof(float));
+  }
+}
+
+std::span<const float> Model::logits(int32_t out_row) const {
+  const int32_t buffer = file_.plan().ops.back().out;
+  return {workspace_.f32(buffer) + out_row * workspace_.stride(buffer), static_cast<size_t>(limits_.vocab)};
+}
+
+// All that sampling allocates, before it runs in parallel.
+void Model::prepare_sampling(const StepInput& step, StepOutput& out) {
+  out.tokens.assign(step.out_rows.size(), -1);
+  out.logprobs.assign(step.out_rows.size(), std::numeric_limits<float>::quiet_NaN());
+  out.top_logprobs.resize(step.out_rows.size());
+  size_t replaced = 0;
+  for (size_t o = 0; o < step.out_rows.size(); ++o) {
+    const SamplingSlot& slot = slots_[static_cast<size_t>(step.out_params[o])];
+    const auto count = static_cast<size_t>(std::max(0, slot.params.num_logprobs));
+    out.top_logprobs[o].ids.resize(count);
+    out.top_logprobs[o].values.resize(count);
+    replaced = std::max(replaced, slot.replaced());
+  }
+  for (ThreadState& thread : threads_) thread.sampling.raw.reserve(replaced);
+}
+
+void Model::sample(const StepInput& step, StepOutput& out) {
+  const size_t outs = step.out_rows.size();
+  const int32_t logits = file_.plan().ops.back().out;
+  last_outs_ = static_cast<int32_t>(outs);
+  prepare_sampling(step, out);
+  pool_.run(static_cast<int64_t>(outs), [&](int64_t item, int thread) {
+    const auto o = static_cast<size_t>(item);
+    const auto row = static_cast<size_t>(step.out_rows[o]);
+    if (out.faults[row] != 0) return;
+    const std::span<float> values(workspace_.f32(logits) + item * workspace_.stride(logits),
+                                  static_cast<size_t>(limits_.vocab));
+    const int32_t mask = step.out_masks.empty() ? -1 : step.out_masks[o];
+    const SampledRow sampled =
+        sample_row(kernels_, slots_[static_cast<size_t>(step.out_params[o])], step.positions[row], values,
+                   mask < 0 ? nullptr : step.masks[static_cast<size_t>(mask)].data(),
+                   threads_[static_cast<size_t>(thread)].sampling, out.top_logprobs[o]);
+    out.tokens[o] = sampled.token;
+    out.logprobs[o] = sampled.logprob;
+    out.faults[row] = sampled.token < 0;
+  });
+  // Not above: several output rows may share a slot.
+  for (size_t o = 0; o < outs; ++o) {
+    if (out.tokens[o] >= 0) slots_[static_cast<size_t>(step.out_params[o])].count(out.tokens[o]);
+  }
+}
+
+}  // namespace legato

@@ -1,0 +1,85 @@
+#include "runtime/runtime.h"
+
+#include <signal.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace legato {
+
+Runtime::Runtime(EngineFile file, const RuntimeOptions& options) : model_(std::move(file), options) {
+  // Signals belong to the threads of the program: the new thread inherits a mask that blocks them.
+  sigset_t all, saved;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &saved);
+  thread_ = std::thread([this] { work(); });
+  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
+}
+
+Runtime::~Runtime() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return state_ != State::launched; });
+    state_ = State::closing;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Runtime::launch(StepInput step) {
+  check_step(step, model_.limits());
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::idle) throw std::logic_error("a step is in flight: collect it before the next launch");
+    input_ = std::move(step);
+    state_ = State::launched;
+  }
+  changed_.notify_all();
+}
+
+StepOutput Runtime::collect(int64_t step_id) {
+  std::unique_lock lock(mutex_);
+  if ((state_ != State::launched && state_ != State::done) || input_.step_id != step_id) {
+    throw std::logic_error("step " + std::to_string(step_id) + " was not launched");
+  }
+  changed_.wait(lock, [this] { return state_ == State::done; });
+  state_ = State::idle;
+  return std::move(output_);
+}
+
+std::vector<float> Runtime::logits() const {
+  std::vector<float> values;
+  for (int32_t o = 0; o < model_.last_outs(); ++o) {
+    const std::span<const float> row = model_.logits(o);
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  return values;
+}
+
+StepOutput Runtime::run_launched() {
+  try {
+    return model_.run(input_);
+  } catch (const std::exception& error) {
+    StepOutput failed;
+    failed.step_id = input_.step_id;
+    failed.error = error.what();
+    return failed;
+  }
+}
+
+void Runtime::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return state_ == State::launched || state_ == State::closing; });
+    if (state_ == State::closing) return;
+    lock.unlock();
+    StepOutput output = run_launched();
+    lock.lock();
+    output_ = std::move(output);
+    state_ = State::done;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace legato

@@ -1,0 +1,47 @@
+// A model with a thread of its own: launch returns at once, collect waits.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/model.h"
+
+namespace legato {
+
+class Runtime {
+ public:
+  Runtime(EngineFile file, const RuntimeOptions& options);
+  // Waits for a step in flight.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const StepLimits& limits() const { return model_.limits(); }
+  // Checks and starts a step; what its columns point to must live until it is collected. std::invalid_argument names
+  // the column at fault, std::logic_error where a step is in flight or not collected.
+  void launch(StepInput step);
+  // Waits for the step. std::logic_error where `step_id` was not launched.
+  StepOutput collect(int64_t step_id);
+  // Between steps only: the raw logits of the last step, [output rows][vocab], and the times so far.
+  std::vector<float> logits() const;
+  const Profile& profile() const { return model_.profile(); }
+  void reset_profile() { model_.reset_profile(); }
+
+ private:
+  enum class State { idle, launched, done, closing };
+
+  void work();
+  StepOutput run_launched();
+
+  Model model_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::idle;
+  StepInput input_;
+  StepOutput output_;
+  std::thread thread_;
+};
+
+}  // namespace legato

@@ -1,0 +1,49 @@
+// Choosing tokens: the state that hangs on a sequence slot, and one output row.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "runtime/step.h"
+
+namespace legato {
+
+// A sequence slot: installed parameters, and for penalties how often each known token occurs in the output
+// (0: in the prompt only).
+struct SamplingSlot {
+  SlotParams params;
+  std::unordered_map<int32_t, int32_t> counts;
+
+  void install(const SlotReset& reset);
+  // Notes a sampled token.
+  void count(int32_t token);
+  // Logits that penalties and bans can replace.
+  size_t replaced() const { return counts.size() + params.end_token_ids.size(); }
+};
+
+// Private to one thread.
+struct SamplingScratch {
+  explicit SamplingScratch(int32_t vocab) : ids(static_cast<size_t>(vocab)), values(static_cast<size_t>(vocab)) {}
+
+  std::vector<int32_t> ids;
+  std::vector<float> values;
+  std::vector<std::pair<int32_t, float>> raw;  // logits that penalties and bans replaced
+};
+
+struct SampledRow {
+  int32_t token = -1;                                       // -1: no token is allowed, or the row holds NaN or +Inf
+  float logprob = std::numeric_limits<float>::quiet_NaN();  // NaN where not asked for
+};
+
+// Samples the token that follows the row at `position`. logits: [vocab], changed and restored. top: sized for the
+// slot's num_logprobs, and scratch.raw for slot.replaced(), so that nothing is allocated here.
+// The order of operations is that of legato.sampling.reference.sample_row.
+SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int32_t position, std::span<float> logits,
+                      const uint8_t* mask, SamplingScratch& scratch, TopLogprobs& top);
+
+}  // namespace legato

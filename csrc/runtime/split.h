@@ -1,0 +1,91 @@
+// How an op's work is cut into items for the thread pool. Cuts never change values (see kernels.h), only who computes
+// them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/step.h"
+
+namespace legato {
+
+// A matrix product of rows x panels as `items` runs of almost equal length in panel-major order of (panel, row tile),
+// so that also 15 panels keep two threads busy and each thread reads few weights.
+class LinearSplit {
+ public:
+  LinearSplit(int32_t rows, int32_t panels, int32_t threads);
+
+  int64_t items() const { return items_; }
+
+  // Calls fn(row_begin, row_end, panel_begin, panel_end) for the at most three rectangles of one item.
+  template <class Fn>
+  void visit(int64_t item, Fn&& fn) const {
+    int64_t at = item * units_ / items_;
+    const int64_t end = (item + 1) * units_ / items_;
+    while (at < end) {
+      const int64_t panel = at / tiles_, tile = at % tiles_;
+      if (tile == 0 && end - at >= tiles_) {
+        const int64_t last = end / tiles_;
+        fn(0, rows_, static_cast<int32_t>(panel), static_cast<int32_t>(last));
+        at = last * tiles_;
+      } else {
+        const int64_t stop = end < (panel + 1) * tiles_ ? end : (panel + 1) * tiles_;
+        fn(row_of(tile), row_of(tile + stop - at), static_cast<int32_t>(panel), static_cast<int32_t>(panel + 1));
+        at = stop;
+      }
+    }
+  }
+
+ private:
+  int32_t row_of(int64_t tile) const {
+    return static_cast<int32_t>(tile * tile_rows_ < rows_ ? tile * tile_rows_ : rows_);
+  }
+
+  int32_t rows_;
+  int32_t tile_rows_;
+  int64_t tiles_;
+  int64_t units_;
+  int64_t items_;
+};
+
+// One run of attention: rows of one sequence (at most kAttentionRows), one kv head, some splits of their positions.
+struct AttentionPiece {
+  int32_t row_begin, row_end;
+  int32_t kv_head;
+  int32_t split_begin, split_end;
+  int32_t sequence;
+  int64_t partial;  // index of its first partial entry, -1: writes the result itself
+};
+
+// Rows whose splits lie in several pieces: their partial entries are merged afterwards.
+struct AttentionMerge {
+  int32_t row_begin, row_end;
+  int32_t kv_head;
+  int32_t split_begin;  // of the first entry
+  int64_t partial;
+};
+
+// The work of one attention op; the same for all layers of a step with the same group, heads and window.
+struct AttentionWork {
+  std::vector<AttentionPiece> pieces;  // costliest first
+  std::vector<AttentionMerge> merges;
+};
+
+struct AttentionShape {
+  int32_t kv_heads;
+  int32_t group_heads;  // q heads per kv head
+  int32_t window;
+  int32_t threads;
+  int64_t partial_entries;  // room for this many
+
+  bool operator==(const AttentionShape&) const = default;
+};
+
+AttentionWork split_attention(const StepInput& step, const AttentionShape& shape);
+
+// Splits [first, last] that the row at `position` attends to.
+int32_t first_split(int32_t position, int32_t window);
+int32_t last_split(int32_t position);
+
+}  // namespace legato

@@ -1,0 +1,89 @@
+// One step's input and output. Columns are as in legato.core.types.StepPlan; they are borrowed until the step is
+// collected.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace legato {
+
+// Sampling parameters of one sequence slot, installed by a reset.
+struct SlotParams {
+  float temperature = 0.0f;
+  float top_p = 1.0f;
+  int32_t top_k = 0;
+  float min_p = 0.0f;
+  uint64_t seed = 0;
+  uint32_t choice = 0;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int32_t num_logprobs = -1;  // -1: none
+  int32_t min_position = 0;
+  std::vector<int32_t> end_token_ids;
+
+  bool has_penalties() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+};
+
+struct SlotReset {
+  int32_t slot;
+  SlotParams params;
+  std::vector<int32_t> prompt, output;  // tokens known so far
+};
+
+struct BlockCopy {
+  int32_t group, source_tier, source, target_tier, target;
+};
+
+struct TableColumns {
+  std::span<const int32_t> offsets;  // [seqs + 1]
+  std::span<const int32_t> blocks;
+};
+
+struct StepInput {
+  int64_t step_id = 0;
+  std::span<const int32_t> tokens, positions;      // [rows]
+  std::vector<std::span<const int64_t>> kv_slots;  // per cache group: [rows]
+  std::span<const int32_t> parents;                // must be empty
+  std::span<const int32_t> row_offsets;            // [seqs + 1]
+  std::span<const int32_t> seq_slots;              // [seqs]
+  std::vector<TableColumns> block_tables;          // per cache group
+  std::span<const int32_t> adapters;               // [seqs] of -1, or empty
+  std::span<const int32_t> out_rows;               // [outs]
+  std::span<const int8_t> out_purposes;            // [outs]
+  std::span<const int32_t> out_params;             // [outs]
+  std::span<const int32_t> out_masks;              // [outs], or empty
+  std::vector<std::span<const uint8_t>> masks;     // (vocab + 7) / 8 bytes each
+  std::vector<SlotReset> resets;
+  std::vector<BlockCopy> copies;
+};
+
+struct TopLogprobs {
+  std::vector<int32_t> ids;
+  std::vector<float> values;
+};
+
+struct StepOutput {
+  int64_t step_id = 0;
+  std::vector<int32_t> tokens;            // per output row
+  std::vector<float> logprobs;            // per output row, NaN where not asked for
+  std::vector<TopLogprobs> top_logprobs;  // per output row; empty when no row asked
+  std::vector<uint8_t> faults;            // per row
+  int64_t prepare_ns = 0, forward_ns = 0, sample_ns = 0;
+  std::string error;  // not empty: the step failed as a whole
+};
+
+// What a step must fit into.
+struct StepLimits {
+  int32_t vocab, max_rows, max_outs, max_seqs, max_position, block_size, num_blocks;
+  std::vector<int32_t> windows;  // per cache group: positions an op looks back, 0 = all
+};
+
+// std::invalid_argument names the column at fault. Afterwards every index in the step is in range.
+void check_step(const StepInput& step, const StepLimits& limits);
+
+}  // namespace legato

@@ -15,7 +15,7 @@ from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import ExecutorInfo, StepPlan, StepResult
 from legato.executor.memory import MemoryBudget, budget, default_threads
 
-__all__ = ["NativeExecutor"]
+__all__ = ["NativeExecutor", "isa_levels"]
 
 _PHASES = ("prepare", "forward", "sample")
 
@@ -152,3 +152,9 @@ def _kv_dtype(asked: str, engine: EngineFile) -> str:
         return asked
     formats = {tensor.format for tensor in engine.plan.tensors if tensor.kind == "linear"}
     return "fp32" if formats == {"f32"} else "bf16"
+
+
+def isa_levels() -> dict[str, str | None]:
+    """Instruction-set levels that kernels were compiled for, ascending: None where usable here, else why not."""
+    levels: dict[str, str | None] = _native.ops.isa_levels()
+    return levels

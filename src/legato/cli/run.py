@@ -35,7 +35,9 @@ def add_to(commands: Commands) -> None:
     for name, kind, help in _SAMPLING:
         sampling.add_argument(f"--{name.replace('_', '-')}", dest=f"sampling_{name}", type=kind, metavar="N", help=help)
     sampling.add_argument("--stop", dest="sampling_stop", nargs="+", metavar="TEXT", help="end an answer before these")
-    sampling.add_argument("--ignore-eos", dest="sampling_ignore_eos", action="store_true", help="go on after the end")
+    sampling.add_argument(
+        "--ignore-eos", dest="sampling_ignore_eos", action="store_true", default=None, help="go on after the end"
+    )
     add_flags(parser, EngineConfig)
 
 
@@ -75,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _params(args: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
     given = {f.name: getattr(args, f"sampling_{f.name}", None) for f in fields(SamplingParams)}
-    return replace(defaults, **{name: value for name, value in given.items() if value not in (None, False)})
+    return replace(defaults, **{name: value for name, value in given.items() if value is not None})
 
 
 def _talk(system: str | None, message: str) -> list[dict[str, str]]:

@@ -18,31 +18,50 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 
 _SPACE = "\u2581"  # how sentencepiece vocabularies write a space
 
-# One alternative per line of the rules that word-level cutting is made of.
+# Alternatives that the rules are made of.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_LEAD = r"[^\r\n\p{L}\p{N}]?"
+_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_LEAD = r"[^\r\n\p{L}\p{N}]?"
+_CASED = (rf"{_LEAD}{_UPPER}*{_LOWER}+", rf"{_LEAD}{_UPPER}+{_LOWER}*")
 
+_DIGIT, _DIGITS, _TRIPLE = r"\p{N}", r"\p{N}+", r"\p{N}{1,3}"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_DIGIT = r"\p{N}"
-_LLAMA3 = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|{_BLANKS}"
-_QWEN2 = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_PUNCTUATION}|{_BLANKS}"
-_TEKKEN = rf"{_LEAD}{_UPPER}*{_LOWER}+|{_LEAD}{_UPPER}+{_LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+_LLAMA3 = rf"{_CONTRACTIONS}|{_LEAD}\p{{L}}+|{_TRIPLE}|{_SIGNS}|{_BLANKS}"
+_QWEN2 = rf"{_CONTRACTIONS}|{_LEAD}\p{{L}}+|{_DIGIT}|{_SIGNS}|{_BLANKS}"
+_QWEN35 = rf"{_CONTRACTIONS}|{_LEAD}[\p{{L}}\p{{M}}]+|{_DIGIT}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+_TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|{_DIGIT}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+_GPT4O = rf"{_CASED[0]}{_CONTRACTIONS}?|{_CASED[1]}{_CONTRACTIONS}?|{_TRIPLE}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+_DEEPSEEK3 = r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _BLANKS
+_CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 
 # Rules of each `tokenizer.ggml.pre`, applied in turn: matches and what lies between them become separate words.
 _SPLITS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4"), (_GPT2,)),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), (_DIGIT, _GPT2)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "dbrx", "falcon3"), (_LLAMA3,)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"), (_QWEN2,)),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), (_DIGIT, _GPT2)
+    ),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "smaug-bpe", "dbrx"), (_LLAMA3,)
+    ),
+    **dict.fromkeys(("chatglm-bpe", "glm4"), (_LLAMA3,)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), (_QWEN2,)),
+    "qwen35": (_QWEN35,),
     "tekken": (_TEKKEN,),
+    **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), (_TRIPLE, _CJK, _DEEPSEEK3)),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", _DIGIT),
+    "falcon": (r"[\p{P}$+<=>^~|`]+", _GPT2, r"[0-9][0-9][0-9]"),
+    "default": (r"[\p{P}$+<=>^~|]+", _GPT2, _DIGITS, r"[0-9][0-9][0-9]"),
 }
 
-# Words that are whole tokens are not built from merges; and the default of add_bos_token is true.
-_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"})
+# Words that are whole tokens are not built from merges.
+_WHOLE_WORDS_FIRST = frozenset(
+    {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken", "glm4"}
+)
+# Without tokenizer.ggml.add_bos_token a text begins with the begin token.
+_BEGIN_BY_DEFAULT = _WHOLE_WORDS_FIRST - {"glm4"}
 
 # Texts of tokens that end a turn or a document. Files often name only one of them.
 _END_TEXTS = frozenset(
@@ -138,9 +157,7 @@ def _special_ids(metadata: Mapping[str, Any]) -> list[int]:
     """Control and unknown tokens, and end tokens whatever type the file gives them."""
     tokens = _tokens(metadata)
     return [
-        id
-        for id, type in enumerate(_token_types(metadata))
-        if type in (_UNKNOWN, _CONTROL) or (type == _USER_DEFINED and tokens[id] in _END_TEXTS)
+        id for id, type in enumerate(_token_types(metadata)) if type in (_UNKNOWN, _CONTROL) or tokens[id] in _END_TEXTS
     ]
 
 
@@ -268,7 +285,7 @@ def _merges_from_scores(metadata: Mapping[str, Any], vocabulary: Mapping[str, in
 def _post_processor(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """Adds the begin (and end) token around a text, where the file asks for it."""
     sentencepiece = metadata.get("tokenizer.ggml.model") == "llama"
-    default = sentencepiece or metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS_FIRST
+    default = sentencepiece or metadata.get("tokenizer.ggml.pre") in _BEGIN_BY_DEFAULT
     around = {}
     for name, asked in (("bos", default), ("eos", False)):
         if metadata.get(f"tokenizer.ggml.add_{name}_token", asked):

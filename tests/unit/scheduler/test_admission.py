@@ -134,12 +134,36 @@ def test_admission_leaves_blocks_for_those_inside():
     assert max(plan.num_seqs for plan in executor.plans) == 1
 
 
+def test_no_more_is_reserved_than_an_answer_can_take():
+    executor = ScriptedExecutor(num_blocks=4, block_size=4)
+    scheduler = scheduler_for(executor)
+    drive(scheduler, executor, [make_request(f"r{i}", [i] * 7, max_tokens=2) for i in range(2)])
+    assert executor.plans[0].num_seqs == 2
+
+
+def test_nobody_is_admitted_before_there_are_rows_for_them():
+    executor = ScriptedExecutor()
+    scheduler = scheduler_for(executor, max_num_batched_tokens=16, long_prefill_token_threshold=8)
+    for i in range(10):
+        scheduler.add(make_request(f"r{i}", [i] * 100))
+    scheduler.plan()
+    assert (scheduler.stats().running, scheduler.stats().waiting) == (2, 8)
+
+
 def test_a_newcomer_does_not_push_others_out_at_once():
-    """A preempted sequence returns only when all inside can grow by a block, so each return yields tokens."""
+    """Two prompts that just fill the pool would leave neither a block to grow into."""
+    executor = ScriptedExecutor(num_blocks=20, block_size=4)
+    scheduler = scheduler_for(executor)
+    drive(scheduler, executor, [make_request(f"r{i}", [i] * 40, max_tokens=38) for i in range(5)])
+    assert executor.plans[0].num_seqs == 1
+    assert scheduler.stats().preemptions == 0
+
+
+def test_recomputation_is_bounded():
+    """Who returns can grow at once, so that answers get on: here no one is preempted more than twice."""
     executor = ScriptedExecutor(num_blocks=12, block_size=4)
     scheduler = scheduler_for(executor)
-    requests = [make_request(f"r{i}", [i] * 8, max_tokens=24) for i in range(12)]
-    drive(scheduler, executor, requests)
-    rows = sum(plan.num_rows for plan in executor.plans)
-    assert scheduler.stats().preemptions > 0
-    assert rows < 2 * sum(8 + 23 for _ in requests)
+    drive(scheduler, executor, [make_request(f"r{i}", [i] * 8, seed=i, max_tokens=24) for i in range(12)])
+    resets = [reset.seed for plan in executor.plans for reset in plan.resets]
+    assert len(resets) > 12
+    assert max(resets.count(i) for i in range(12)) <= 3

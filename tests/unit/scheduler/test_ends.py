@@ -1,8 +1,10 @@
 """How sequences end: each in exactly one way, and nothing stays behind."""
 
+from array import array
+
 import pytest
 
-from legato.core.types import FinishReason
+from legato.core.types import FinishReason, StepResult
 from support.driving import drive, make_request, record, scheduler_for
 from support.oracles import assert_drained, assert_stream_is_whole
 from support.scripted import AnswerAll, ScriptedExecutor, answers
@@ -116,10 +118,10 @@ def test_abort_before_the_first_plan():
     stage = Stage()
     stage.add("r")
     stage.scheduler.abort("r")
-    assert stage.scheduler.has_work
-    assert stage.launch() is None
+    assert stage.scheduler.plan() is None
+    assert stage.scheduler.has_work, "its end has not been taken yet"
+    record(stage.outcomes, stage.scheduler.take_events())
     assert stage.end_of("r") == (0, FinishReason.ABORT)
-    assert stage.executor.plans == []
     assert_drained(stage.scheduler)
 
 
@@ -266,3 +268,10 @@ def test_a_broken_executor_ends_all():
         ("waiting", 1): (FinishReason.ERROR, "step 4 failed"),
     }
     assert_drained(stage.scheduler)
+    stage.add("after")
+    stage.executor = ScriptedExecutor()
+    while stage.scheduler.has_work:
+        stage.steps(1)
+    assert stage.end_of("after") == (20, FinishReason.LENGTH)
+    with pytest.raises(KeyError):
+        stage.scheduler.commit(plan, StepResult(plan.step_id, array("i"), array("f"), (), array("b")))

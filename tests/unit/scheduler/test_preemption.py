@@ -19,7 +19,7 @@ SAMPLING = {
 
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("num_blocks", [7, 9, 12])
-@pytest.mark.parametrize("plans_in_flight", [1, 2])
+@pytest.mark.parametrize("plans_in_flight", [1, 2, 4])
 def test_roomy_is_starved(sampling, num_blocks, plans_in_flight):
     def make(blocks):
         executor = ScriptedExecutor(
@@ -64,6 +64,16 @@ def test_the_latest_arrival_is_preempted_and_resumes_with_its_history():
     assert again.prompt == (1,) * 6
     assert 0 < len(again.output) < 20
     assert list(again.output) == outcomes["r1", 0].tokens[: len(again.output)]
+
+
+def test_the_preempted_come_back_before_those_that_never_ran():
+    executor = ScriptedExecutor(num_blocks=8, block_size=4)
+    scheduler = scheduler_for(executor, max_num_seqs=2)
+    requests = [make_request(f"r{i}", [i] * 6, seed=i, max_tokens=20) for i in range(2)]
+    requests.append(make_request("later", [9] * 6, seed=9, max_tokens=2))
+    drive(scheduler, executor, requests)
+    order = [reset.seed for plan in executor.plans for reset in plan.resets]
+    assert order == [0, 1, 1, 9]
 
 
 def test_three_preemptions_of_one_request():

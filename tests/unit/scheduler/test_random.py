@@ -45,7 +45,7 @@ class AnythingHappens(RuleBasedStateMachine):
             max_position=draw(st.integers(2, 40)),
             vocab_size=VOCAB,
             chunk_align=chunk_align,
-            plans_in_flight=draw(st.sampled_from([1, 1, 2])),
+            plans_in_flight=draw(st.sampled_from([1, 1, 2, 4])),
             faulty=sometimes_faulty,
         )
         policy = draw(st.sampled_from(["fcfs", "fcfs", "static"]))
@@ -192,7 +192,7 @@ def test_an_abort_storm_drains_to_baseline():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ten_thousand_steps_of_work_all_make_progress(seed):
+def test_work_always_makes_progress(seed):
     """C02: `drive` fails as soon as there is work but neither a plan nor an event."""
     rng = random.Random(seed)
     executor = ScriptedExecutor(num_blocks=12, block_size=4, max_position=48)

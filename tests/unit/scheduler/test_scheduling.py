@@ -110,6 +110,18 @@ def test_a_long_prompt_gets_on_in_every_step_beside_a_full_batch():
     assert all(rows[first : last + 1])
 
 
+def test_an_aligned_chunk_always_fits_beside_the_decodes():
+    executor = ScriptedExecutor(chunk_align=4)
+    scheduler = scheduler_for(executor, max_num_batched_tokens=8, max_num_seqs=8)
+    assert scheduler.stats().slots_total == 5
+    for i in range(4):
+        scheduler.add(make_request(f"decoding{i}", [1, 2, 3, 4], max_tokens=50))
+    for _ in range(4):
+        commit(scheduler, executor)
+    scheduler.add(make_request("long", range(100, 120), max_tokens=1))
+    assert [commit(scheduler, executor)[0].num_rows for _ in range(6)] == [8, 8, 8, 8, 8, 4]
+
+
 def test_decodes_get_on_in_every_step_beside_long_prompts():
     """C13, the reverse."""
     executor = ScriptedExecutor()

@@ -48,10 +48,31 @@ def test_padding_computes_a_row_for_every_place_and_pads_prompts():
 def test_prompt_padding_is_chunked_like_a_prompt():
     requests = [make_request("a", range(2), max_tokens=30), make_request("b", range(40), max_tokens=30)]
     _, plans, _ = run(
-        requests, policy="static", static_padding=True, max_num_batched_tokens=16, long_prefill_token_threshold=8
+        requests, policy="static", static_padding=True, max_num_batched_tokens=16, long_prefill_token_threshold=7
     )
-    assert max(plan.num_rows for plan in plans) <= 16
+    lengths = [b - a for plan in plans for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
+    assert max(lengths) == 7
     assert sum(padding_rows(plan) for plan in plans[:30]) == 38  # "a" ends in the 30th step
+
+
+def test_padding_follows_the_prompt():
+    executor = ScriptedExecutor(chunk_align=3)
+    scheduler = scheduler_for(executor, policy="static", static_padding=True, long_prefill_token_threshold=5)
+    drive(scheduler, executor, [make_request("a", range(9), max_tokens=1), make_request("b", range(21), max_tokens=9)])
+    assert [padding_rows(plan) for plan in executor.plans[:5]] == [0, 0, 2, 6, 6]
+
+
+def test_held_places_leave_room_for_prompts():
+    requests = [make_request("a", range(2), max_tokens=1), make_request("b", range(60), max_tokens=3)]
+    outcomes, plans, _ = run(requests, policy="static", static_padding=True, max_num_batched_tokens=8)
+    assert max(plan.num_rows for plan in plans) == 8
+    assert len(outcomes["b", 0].tokens) == 3
+
+
+def test_nobody_joins_a_batch_under_way():
+    late = {1: [lambda s: s.add(make_request("late", [1, 2], max_tokens=1, seed=9))]}
+    _, plans, _ = run([make_request("early", [1], max_tokens=5)], late, policy="static", max_num_seqs=8)
+    assert [[reset.seed for reset in plan.resets] for plan in plans] == [[0], [], [], [], [], [9]]
 
 
 def test_a_batch_that_is_aborted_lets_the_next_one_in():

@@ -102,13 +102,6 @@ def test_the_queue_is_bounded_beyond_the_free_places():
     scheduler.add(make_request("one more", [1]))
 
 
-def test_without_a_queue_free_places_are_still_taken():
-    scheduler = scheduler_for(ScriptedExecutor(), max_num_seqs=1, max_num_queued_reqs=0)
-    scheduler.add(make_request("a", [1]))
-    with pytest.raises(QueueFullError):
-        scheduler.add(make_request("b", [1]))
-
-
 def test_first_come_first_served():
     executor = ScriptedExecutor(num_blocks=8, block_size=4)
     scheduler = scheduler_for(executor, max_num_seqs=3)

@@ -24,12 +24,16 @@ class HeldBuffer {
  public:
   // `format`: accepted struct codes. TypeError names the column.
   HeldBuffer(nb::handle object, const std::string& column, const char* formats, size_t item) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+    const std::string complaint = "step plan: " + column + ": is not a flat array of the right type";
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+      PyErr_Clear();
+      throw nb::type_error(complaint.c_str());
+    }
     const char* format = view_.format != nullptr ? view_.format : "B";
     const bool known = format[0] != 0 && format[1] == 0 && std::string(formats).find(format[0]) != std::string::npos;
     if (view_.ndim != 1 || !known || static_cast<size_t>(view_.itemsize) != item) {
       PyBuffer_Release(&view_);
-      throw nb::type_error(("step plan: " + column + ": is not a flat array of the right type").c_str());
+      throw nb::type_error(complaint.c_str());
     }
   }
   ~HeldBuffer() {

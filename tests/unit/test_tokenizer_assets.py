@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_tokenizers import CHATML, byte_level_metadata, sentencepiece_metadata, tiny_assets
 
 from legato.core.errors import CheckpointError
 from legato.tokenizer.assets import TextAssets, assets_from_folder, assets_from_gguf
 from legato.tokenizer.tokenizer import Tokenizer
+from support.tiny_tokenizers import CHATML, byte_level_metadata, sentencepiece_metadata, tiny_assets
 
 
 def test_assets_survive_json() -> None:

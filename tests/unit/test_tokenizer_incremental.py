@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizers import byte_level, sentencepiece
 
 from legato.tokenizer.tokenizer import Tokenizer
+from support.tiny_tokenizers import byte_level, sentencepiece
 
 TOKENIZERS = {
     "byte_level": byte_level(),

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_tokenizers import byte_alphabet, byte_level
 
 from legato.tokenizer.assets import assets_from_gguf
 from legato.tokenizer.tokenizer import Tokenizer
+from support.tiny_tokenizers import byte_alphabet, byte_level
 
 FILE = Path(__file__).parents[1] / "golden" / "tokenizer_rules.json.gz"
 GOLDEN: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))

@@ -32,8 +32,8 @@ from jinja2.visitor import NodeTransformer
 
 __all__ = ["Sandbox", "TemplateRefusal", "TemplateTooExpensive"]
 
-BUDGET = 1 << 28  # work units of one rendering: some seconds of pure loops at worst
-STEP = 128  # units of one loop round, call, filter or operator; a character or element is one unit
+BUDGET = 1 << 26  # work units of one rendering: a million steps, or 64 Mi characters
+STEP = 64  # units of one loop round, call, filter or operator; a character or element is one unit
 MAX_BITS = 4096  # of an integer that a template computes
 
 _STR_METHODS = frozenset([
@@ -66,8 +66,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int = BUDGET) -> None:
+        """budget: work units of one rendering."""
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, LoopControlExtension])
+        self._budget = budget
         self._local = threading.local()
         self.filters = {name: self._limited_filter(name, self.filters[name]) for name in _FILTERS}
         self.filters["tojson"] = self._tojson
@@ -82,12 +84,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def compile_template(self, source: str) -> Template:
         """Raises TemplateSyntaxError, and TemplateTooExpensive where constant parts alone exceed the budget."""
-        self._local.left = BUDGET
+        self._local.left = self._budget
         return self.from_string(source)
 
     def render(self, template: Template, variables: Mapping[str, Any]) -> str:
         """The rendered text. Raises whatever the template's code raises, TemplateTooExpensive beyond the budget."""
-        self._local.left = BUDGET
+        self._local.left = self._budget
         return template.render(variables)
 
     def spend(self, size: int) -> None:

@@ -84,7 +84,7 @@ class ChatTemplate:
         variables = {"documents": None, **self._tokenizer.assets.template_tokens, **values}
         try:
             return self._sandbox.render(template, variables)
-        except TemplateRefusal as error:
+        except (TemplateRefusal, TemplateTooExpensive) as error:
             raise RequestError(str(error), param="messages") from error
         except Exception as error:
             # The template is foreign code: it can raise anything.

@@ -39,7 +39,8 @@ class Ledger:
             )
         if info.position_axes != 1:
             raise ConfigError(f"models with {info.position_axes} position axes are not supported")
-        chunk = min(max_rows, max(config.long_prefill_token_threshold, info.chunk_align))
+        chunk = config.long_prefill_token_threshold or max_rows  # 0: no threshold
+        chunk = min(max_rows, max(chunk, info.chunk_align))
         self.policy: Policy = make_policy(config)
         self.blocks = KvBlocks(info.cache_groups, info.block_size, info.num_blocks, chunk, info.chunk_align)
         most = self.blocks.max_positions

@@ -6,6 +6,8 @@ from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_roomy_is_starved
 from support.scripted import ScriptedExecutor, full_group, window_group
 
+from legato.core.types import FinishReason
+
 SAMPLING = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 0.8, "seed": 42},
@@ -110,3 +112,17 @@ def test_a_preempted_sequence_can_be_aborted_and_stopped():
         assert outcomes["r1", 0].finish == end
         assert 0 < len(outcomes["r1", 0].tokens) < 20
         assert len(outcomes["r0", 0].tokens) == 20
+
+
+def test_a_result_from_before_a_preemption_is_dropped():
+    executor = ScriptedExecutor(plans_in_flight=2)
+    scheduler = scheduler_for(executor)
+    scheduler.add(make_request("r", [1, 2], max_tokens=1))
+    before = scheduler.plan()
+    executor.launch(before)
+    scheduler._ledger.evict(scheduler._ledger.running[0])
+    after = scheduler.plan()
+    executor.launch(after)
+    assert scheduler.commit(before, executor.collect(before.step_id)) == []
+    (event,) = scheduler.commit(after, executor.collect(after.step_id))
+    assert (len(event.tokens), event.finish) == (1, FinishReason.LENGTH)

@@ -30,6 +30,13 @@ def test_a_prompt_is_computed_in_chunks_and_sampled_once():
     assert [list(plan.out_rows) for plan in executor.plans] == [[], [], [3], [0], [0]]
 
 
+def test_without_a_threshold_a_prompt_may_fill_the_step():
+    executor = ScriptedExecutor()
+    scheduler = scheduler_for(executor, long_prefill_token_threshold=0, max_num_batched_tokens=100)
+    drive(scheduler, executor, [make_request("r", range(150), max_tokens=1)])
+    assert [plan.num_rows for plan in executor.plans] == [100, 50]
+
+
 def test_decodes_get_their_row_and_prompts_share_the_rest():
     executor = ScriptedExecutor()
     scheduler = scheduler_for(executor, max_num_batched_tokens=10, long_prefill_token_threshold=6)

@@ -113,6 +113,10 @@ CONTROLS: dict[str, tuple[str, Callable[[str], MemorySource]]] = {
     "no k norm": ("qwen3", lambda n: without_head_norm(n, "k_norm")),
     "other eps": ("llama", lambda n: changed(n, rms_norm_eps=1e-3)),
     "other activation": ("llama-one-kv-head", lambda n: changed(n, hidden_act="gelu")),
+    "no embedding multiplier": ("granite", lambda n: changed(n, embedding_multiplier=1.0)),
+    "no attention multiplier": ("granite", lambda n: changed(n, attention_multiplier=0.25)),
+    "no residual multiplier": ("granite", lambda n: changed(n, residual_multiplier=1.0)),
+    "no logits scaling": ("granite", lambda n: changed(n, logits_scaling=1.0)),
     "other head": ("llama", lambda n: changed(n, tie_word_embeddings=True)),
     "interleaved rope": ("llama", interleaved_rope),
 }  # fmt: skip

@@ -38,6 +38,16 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {}),
     "qwen2-window": ("qwen2", {**_QWEN_WINDOW, "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"head_dim": 24}),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.4,
+            "residual_multiplier": 0.6,
+            "logits_scaling": 0.5,
+            "attention_bias": True,
+        },
+    ),
     "qwen3-window": ("qwen3", {**_QWEN_WINDOW, "attention_bias": True, "hidden_act": "relu"}),
 }
 

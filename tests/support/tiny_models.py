@@ -30,12 +30,17 @@ ARCHITECTURES = {
     "smollm3": "SmolLM3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "granite": "GraniteForCausalLM",
 }
 
 
 def tiny_config(model_type: str, **changes: Any) -> dict[str, Any]:
     """A config.json; None is null. Windows are off unless asked for."""
-    own = {"mistral": {"sliding_window": None}, "qwen3": {"head_dim": None}}.get(model_type, {})
+    own = {
+        "mistral": {"sliding_window": None},
+        "qwen3": {"head_dim": None},
+        "granite": {"attention_multiplier": 0.25},
+    }.get(model_type, {})
     return {"model_type": model_type, "architectures": [ARCHITECTURES[model_type]], **BASE, **own, **changes}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from legato.build.plan import Buffer, Op, Plan, Rope, Tensor
 from legato.core.errors import CheckpointError
 from legato.core.types import CacheGroup
-from legato.models.spec import Arch
+from legato.models.spec import Arch, Norm
 from legato.quant.formats import FORMATS, format_for_source
 from legato.weights.source import TensorInfo, TensorSource
 
@@ -31,6 +31,7 @@ class PlanBuilder:
         self._tensors: dict[str, Tensor] = {}
         self._buffers: dict[str, Buffer] = {}
         self._ropes: list[Rope] = []
+        self.cached: dict[int, tuple[int, int]] = {}  # layer of the model -> its cache group and layer, to be shared
         self._groups: dict[tuple[str, int | None, int, int], int] = {}  # key -> layers so far
 
     # ------------------------------------------------------------------------------------------------ checkpoint
@@ -51,7 +52,10 @@ class PlanBuilder:
         return info
 
     def format_of(self, name: str, shape: tuple[int, ...], *, lowest: str = "int4") -> str:
-        """The format that linear weight `name` gets. lowest "int8": such a tensor is not made 4-bit by us."""
+        """The format that linear weight `name` gets. lowest "int8": such a tensor is not made 4-bit by us.
+
+        Nor is one whose rows are not whole 4-bit groups.
+        """
         own = format_for_source(self.take(name, shape).dtype)
         if self._asked is None:
             return own
@@ -59,7 +63,7 @@ class PlanBuilder:
             return self._asked
         if own in _FOUR_BITS or (lowest == "int8" and own in _QUANTIZED):
             return own
-        return lowest
+        return lowest if shape[-1] % FORMATS["int4"].group == 0 else "int8"
 
     # ---------------------------------------------------------------------------------------------- plan tensors
 
@@ -69,19 +73,58 @@ class PlanBuilder:
         return tensor.name
 
     def linear(
-        self, name: str, sources: Sequence[str], rows: Sequence[int], k: int, format: str, *, interleave: bool = False
+        self,
+        name: str,
+        sources: Sequence[str],
+        rows: Sequence[int],
+        k: int,
+        format: str,
+        *,
+        interleave: bool = False,
+        views: Sequence[str] = (),
     ) -> str:
         """Rows of `sources` one after the other (or interleaved), packed as one matrix."""
-        return self.add_tensor(Tensor(name, "linear", (sum(rows), k), tuple(sources), format, interleave))
+        shape = (sum(rows), k)
+        return self.add_tensor(Tensor(name, "linear", shape, tuple(sources), format, interleave, _views(views)))
 
-    def vector(self, name: str, sources: Sequence[str], sizes: Sequence[int], *, interleave: bool = False) -> str:
+    def vector(
+        self,
+        name: str,
+        sources: Sequence[str],
+        sizes: Sequence[int],
+        *,
+        interleave: bool = False,
+        views: Sequence[str] = (),
+    ) -> str:
         for source, size in zip(sources, sizes, strict=True):
             self.take(source, (size,))
-        return self.add_tensor(Tensor(name, "vector", (sum(sizes),), tuple(sources), "f32", interleave))
+        shape = (sum(sizes),)
+        return self.add_tensor(Tensor(name, "vector", shape, tuple(sources), "f32", interleave, _views(views)))
 
-    def table(self, name: str, source: str, shape: tuple[int, int]) -> str:
-        own = format_for_source(self.take(source, shape).dtype)
-        return self.add_tensor(Tensor(name, "table", shape, (source,), own))
+    def norm(self, name: str, source: str, norm: Norm, width: int) -> tuple[str, str | None]:
+        """(weight, bias) of a norm over `width` values; `name` and `source` are prefixes."""
+        path = f"{source}{norm.name}"
+        name = f"{name}{norm.name}"
+        weight = self.vector(name, [f"{path}.weight"], [width], views=[norm.view])
+        return weight, self.vector(f"{name}.bias", [f"{path}.bias"], [width]) if norm.bias else None
+
+    def array(self, name: str, source: str, shape: tuple[int, ...]) -> str:
+        self.take(source, shape)
+        return self.add_tensor(Tensor(name, "array", shape, (source,), "f32"))
+
+    def experts(
+        self, name: str, sources: Sequence[str], stored: tuple[int, ...], shape: tuple[int, int, int], view: str = ""
+    ) -> str:
+        """One (n, k) matrix per expert, joined from sources of shape `stored`."""
+        formats = {self.format_of(source, stored) for source in sources}
+        format = formats.pop() if len(formats) == 1 else "f32"
+        return self.add_tensor(
+            Tensor(name, "experts", shape, tuple(sources), format, views=_views([view] * len(sources)))
+        )
+
+    def table(self, name: str, source: str, rows: int, width: int) -> str:
+        own = format_for_source(self.take(source, (rows, width)).dtype)
+        return self.add_tensor(Tensor(name, "table", (rows, width), (source,), own))
 
     # ----------------------------------------------------------------------------------- buffers, ropes, groups
 
@@ -93,6 +136,12 @@ class PlanBuilder:
         buffer = Buffer(name, width, format, domain)
         assert self._buffers.setdefault(name, buffer) == buffer, name
         return name
+
+    def width(self, buffer: str) -> int:
+        return self._buffers[buffer].width
+
+    def domain(self, buffer: str) -> str:
+        return self._buffers[buffer].domain
 
     def activation(self, weight: str) -> str:
         """The activation format that a weight is multiplied with."""
@@ -138,6 +187,10 @@ class PlanBuilder:
             ropes=tuple(self._ropes),
             ops=tuple(self.ops),
         )
+
+
+def _views(views: Sequence[str]) -> tuple[str, ...]:
+    return tuple(views) if any(views) else ()
 
 
 _DTYPES = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"})

@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from legato.build.plan import Buffer, Op, Plan, Rope, Tensor
-from legato.build.verify_ops import CHECKS, PlanError
+from legato.build.verify import CHECKS, PlanError
 from legato.core.types import CacheGroup
 
 __all__ = ["dump", "from_json", "to_json"]
@@ -62,8 +62,11 @@ def dump(plan: Plan) -> str:
     lines.append("tensors")
     for t in plan.tensors:
         shape = " x ".join(map(str, t.shape))
+        sources = [f"{s} ({v})" if v else s for s, v in zip(t.sources, t.views or [""] * len(t.sources), strict=True)]
+        if len(sources) > 4:
+            sources[1:-1] = [f"{len(sources) - 2} more"]
         joint = " / " if t.interleave else " + "
-        lines.append(f"  {t.name}  {t.kind} {t.format} {shape}  <- {joint.join(t.sources)}")
+        lines.append(f"  {t.name}  {t.kind} {t.format} {shape}  <- {joint.join(sources)}")
     lines.append("ops")
     lines += [f"  {i} {_op(op)}" for i, op in enumerate(plan.ops)]
     return "\n".join(lines) + "\n"

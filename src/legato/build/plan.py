@@ -45,12 +45,23 @@ class Buffer:
 class Tensor:
     """A weight of the plan.
 
-    kind: "linear" (packed panels), "table" (rows gathered one at a time), "vector" (float32).
+    kind: "linear" (packed panels), "table" (rows gathered one at a time), "vector" (float32), "experts" (one matrix
+    per expert, (experts, n, k)), "array" (float32 of any shape).
     `sources` are canonical names in the checkpoint, concatenated along axis 0 in this order; with `interleave`
     there are two sources (gate, up) of n / 2 rows each whose 64-row panels alternate (each source is padded to whole
     panels by itself). `shape` is that of the unpadded result, (n, k) or (n,). `format` is a row of
     `legato.quant.formats`. A format that keeps the checkpoint's own numbers has sources of that one dtype; f32, bf16,
     int8 and int4 may join sources of different dtypes.
+
+    `views` says per source (() = all as stored) how rows are read:
+      ""                       as stored
+      "plus_one"               1 is added to every value
+      "columns"                stored as (k, n), to be transposed
+      "by_kv_head:H,G,D"       stored per KV head as its H / G query heads, its key and its value, D rows each; read as
+                               all H query heads, then the G keys, then the G values
+      "pairs:N,D,B"            N heads of D rows whose rows from B on are rotated in neighbouring pairs; read with the
+                               first of every pair, then the second of every pair, as Rope wants them
+      "even_odd_columns"       per expert stored as (k, n), gate and up in alternating columns; read as gate, then up
     """
 
     name: str
@@ -59,6 +70,7 @@ class Tensor:
     sources: tuple[str, ...]
     format: str
     interleave: bool = False
+    views: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

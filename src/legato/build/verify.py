@@ -5,14 +5,29 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from legato.build import plan as ops
+from legato.build import plan_declared as declared
+from legato.build import plan_streams as streams_ops
 from legato.build.plan import Op, Plan
-from legato.build.verify_ops import CHECKS, OpCheck, PlanError
+from legato.build.verify_declared import CHECKS as DECLARED_CHECKS
+from legato.build.verify_ops import CHECKS as RUNNING_CHECKS
+from legato.build.verify_ops import OpCheck, PlanError
 from legato.quant.formats import FORMATS
 
-__all__ = ["PlanError", "verify"]
+__all__ = ["CHECKS", "PlanError", "verify"]
+
+CHECKS = {**RUNNING_CHECKS, **DECLARED_CHECKS}
 
 _BUFFER_FORMATS = frozenset({"f32", "bf16", "s8g32", "s8g64"})
-_TENSOR_DIMS = {"linear": 2, "table": 2, "vector": 1}
+_TENSOR_DIMS = {"linear": 2, "table": 2, "vector": 1, "experts": 3}
+_RESULTS = (ops.Logits, declared.SoftCap, declared.Pool)
+_WRITES_CACHE = (
+    ops.HeadsToCache,
+    declared.AxisHeadsToCache,
+    declared.LatentToCache,
+    streams_ops.NormedHeadsToCache,
+    declared.StateSpace,
+)
+_READS_CACHE = (ops.Attention, declared.AlibiAttention, declared.LatentAttention, declared.SinkAttention)
 
 
 def verify(plan: Plan) -> None:
@@ -43,14 +58,16 @@ def _check_facts(plan: Plan) -> None:
 def _check_tensors(plan: Plan) -> None:
     for t in _unique("tensor", plan.tensors):
         where = f"tensor '{t.name}'"
-        _require(t.kind in _TENSOR_DIMS, f"{where}: kind '{t.kind}'")
-        _require(len(t.shape) == _TENSOR_DIMS[t.kind] and min(t.shape) > 0, f"{where}: shape {list(t.shape)}")
+        _require(t.kind in _TENSOR_DIMS or t.kind == "array", f"{where}: kind '{t.kind}'")
+        dims = _TENSOR_DIMS.get(t.kind, len(t.shape))
+        _require(len(t.shape) == dims > 0 and min(t.shape) > 0, f"{where}: shape {list(t.shape)}")
         _require(t.format in FORMATS, f"{where}: format '{t.format}'")
-        _require(t.kind != "vector" or t.format == "f32", f"{where}: a vector is f32")
+        _require(t.kind not in ("vector", "array") or t.format == "f32", f"{where}: a vector is f32")
+        _require(len(t.views) in (0, len(t.sources)), f"{where}: views and sources differ in number")
         _require(0 < len(t.sources) == len(set(t.sources)), f"{where}: sources are absent or repeated")
         _require(t.kind != "table" or len(t.sources) == 1, f"{where}: a table has one source")
-        pair = len(t.sources) == 2 and t.shape[0] % 2 == 0 and t.kind != "table"
-        _require(pair or not t.interleave, f"{where}: interleaving takes two equal sources")
+        pair = len(t.sources) <= 2 and t.shape[0] % 2 == 0 and t.kind in ("linear", "vector")
+        _require(pair or not t.interleave, f"{where}: interleaving takes two equal sources, or one with both halves")
         group = FORMATS[t.format].group
         _require(group == 0 or t.shape[-1] % group == 0, f"{where}: rows are not whole groups of {group}")
 
@@ -82,7 +99,7 @@ def _check_ops(plan: Plan) -> None:
         for name in op.named(op.writes):
             filled[name] = _filled_after(op, where, filled.get(name, 0), buffers[name].width, tensors)
     last = plan.ops[-1] if plan.ops else None
-    _require(isinstance(last, ops.Logits), "the last op is not logits")
+    _require(isinstance(last, _RESULTS), "the last op is not logits")
     read.update(last.named(last.writes) if last else ())
     for name in buffers:
         _require(name in read, f"buffer '{name}' is never read")
@@ -105,10 +122,10 @@ def _check_cache(plan: Plan) -> None:
     """Layers of a group are dense, written once each in order, and read only after that."""
     written = [0] * len(plan.groups)
     for i, op in enumerate(plan.ops):
-        if isinstance(op, ops.HeadsToCache):
+        if isinstance(op, _WRITES_CACHE):
             _require(op.layer == written[op.group], f"op {i} ({op.kind}): layer {op.layer} is out of order")
             written[op.group] += 1
-        elif isinstance(op, ops.Attention):
+        elif isinstance(op, _READS_CACHE):
             _require(op.layer < written[op.group], f"op {i} ({op.kind}): layer {op.layer} is not written yet")
     for g, group in enumerate(plan.groups):
         _require(written[g] == group.num_layers > 0, f"cache group {g}: {written[g]} of {group.num_layers} layers")

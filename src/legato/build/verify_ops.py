@@ -62,6 +62,20 @@ class OpCheck:
         self.require(t.shape == shape, f"'{name}' has shape {list(t.shape)}, not {list(shape)}")
         self.require(t.interleave == interleave, f"'{name}' must{'' if interleave else ' not'} be interleaved")
 
+    def table(self, name: str, width: int) -> None:
+        """A table of any number of rows."""
+        self.tensor(name, "table", self._tensors[name].shape[0], width)
+
+    def experts(self, x: str, gate_up: str, down: str, out: int) -> tuple[int, int]:
+        """Both matrices of every expert; returns how many experts, and how many values in the middle of one."""
+        first, second = self._tensors[gate_up], self._tensors[down]
+        self.require(len(first.shape) == len(second.shape) == 3, f"'{gate_up}' and '{down}' are not three-dimensional")
+        count, width, k = second.shape[0], second.shape[2], first.shape[2]
+        self.tensor(gate_up, "experts", count, 2 * width, k)
+        self.tensor(down, "experts", count, out, width)
+        self.buffer(x, k, format=FORMATS[first.format].activation)
+        return count, width
+
     def matrix(self, x: str, weight: str, *, interleave: bool = False) -> int:
         """weight is packed, and x comes in the format it is multiplied with. Returns the number of outputs."""
         t = self._tensors[weight]
@@ -86,10 +100,25 @@ class OpCheck:
         self.require((op.kv_heads, op.head_dim) == (heads, dim), f"cache group {op.group} has {heads} heads of {dim}")
         self.require(op.heads % op.kv_heads == 0, f"{op.heads} heads do not share {op.kv_heads} KV heads")
 
+    def latent(self, op: Any) -> None:
+        """Group and layer of an op on cached latents."""
+        self.state(op, op.rank + op.rope_dim, kind="latent")
+
+    def state(self, op: Any, values: int, *, kind: str = "state") -> None:
+        """Group and layer of an op on `values` cached values per position, or per sequence."""
+        plan = self.plan
+        self.require(0 <= op.group < len(plan.groups), f"cache group {op.group} is not defined")
+        group = plan.groups[op.group]
+        self.require(0 <= op.layer < group.num_layers, f"layer {op.layer} is not in its cache group")
+        shape = (plan.kv_heads[op.group], plan.head_dims[op.group])
+        self.require(
+            (group.kind, shape) == (kind, (1, values)), f"cache group {op.group} does not hold {values} values"
+        )
+
 
 def _embed(c: OpCheck, op: ops.Embed) -> None:
-    c.tensor(op.table, "table", c.plan.vocab, c.width(op.out))
-    c.buffer(op.out, c.plan.hidden, domain="row")
+    c.table(op.table, c.width(op.out))
+    c.buffer(op.out, c.width(op.out), domain="row")
 
 
 def _norm(c: OpCheck, op: ops.Norm) -> None:

@@ -212,16 +212,16 @@ class ReferenceExecutor:
         self._values[op.group][op.layer, slots[kept]] = v[kept]
 
     def _attention(self, step: _Step, op: ops.Attention) -> None:
-        q = step.buffers[op.x].reshape(-1, op.heads, op.head_dim)
+        """Row by row; arrays are (kv heads, query heads of each, ...), so that these share keys and values."""
+        q = step.buffers[op.x].reshape(-1, op.kv_heads, op.heads // op.kv_heads, op.head_dim)
         out = np.zeros_like(q)
         offsets = step.plan.row_offsets
         for seq in range(step.plan.num_seqs):
             for row in range(offsets[seq], offsets[seq + 1]):
                 slots = self._visible(step, op, seq, int(step.positions[row]))
-                keys = self._keys[op.group][op.layer, slots].repeat(op.heads // op.kv_heads, axis=1)
-                values = self._values[op.group][op.layer, slots].repeat(op.heads // op.kv_heads, axis=1)
-                scores = np.einsum("hd,phd->hp", q[row], keys) * np.float32(op.scale)
-                out[row] = np.einsum("hp,phd->hd", _softmax(scores), values)
+                keys = self._keys[op.group][op.layer, slots].transpose(1, 2, 0)
+                values = self._values[op.group][op.layer, slots].transpose(1, 0, 2)
+                out[row] = _softmax(q[row] @ keys * np.float32(op.scale)) @ values
         step.buffers[op.out] = out.reshape(len(q), -1)
 
     def _visible(self, step: _Step, op: ops.Attention, seq: int, position: int) -> npt.NDArray[np.int64]:

@@ -4,20 +4,25 @@ from collections.abc import Sequence
 
 from legato.models.config import Config
 from legato.models.spec import (
+    Alibi,
     Arch,
     Attention,
+    AxisRope,
+    Block,
     Body,
     Embedding,
     GatedMlp,
     Head,
     Layer,
+    LongRope,
     Norm,
     Proj,
     Residual,
     Rope,
+    Streams,
 )
 
-__all__ = ["ACTS", "attention", "decoder", "gated_mlp", "head_dim", "late_windows", "rms", "windows"]
+__all__ = ["ACTS", "attention", "decoder", "gated_mlp", "head_dim", "late_windows", "pre_norm", "rms", "windows"]
 
 # config.json names of activations -> the plan's
 ACTS = {
@@ -30,8 +35,8 @@ ACTS = {
 }
 
 
-def rms(c: Config, name: str) -> Norm:
-    return Norm(name, "rms", c.number("rms_norm_eps"))
+def rms(c: Config, name: str, view: str = "") -> Norm:
+    return Norm(name, "rms", c.number("rms_norm_eps"), view=view)
 
 
 def head_dim(c: Config) -> int:
@@ -49,14 +54,16 @@ def head_dim(c: Config) -> int:
 def attention(
     c: Config,
     *,
-    rope: Rope | None,
+    rope: Rope | LongRope | AxisRope | Alibi | None,
     window: int | None = None,
     qkv_bias: bool = False,
     out_bias: bool = False,
     qk_norm: bool = False,
     scale: float | None = None,
+    pairs: bool = False,
+    norm_view: str = "",
 ) -> Attention:
-    """self_attn.{q,k,v,o}_proj, and with qk_norm self_attn.{q,k}_norm."""
+    """self_attn.{q,k,v,o}_proj, and with qk_norm self_attn.{q,k}_norm. pairs: rope turns neighbouring rows."""
     heads, dim = c.integer("num_attention_heads"), head_dim(c)
     kv_heads = c.integer("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -65,24 +72,27 @@ def attention(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=dim,
-        qkv=tuple(Proj(f"self_attn.{name}_proj", qkv_bias) for name in "qkv"),
+        qkv=(
+            Proj("self_attn.q_proj", qkv_bias, f"pairs:{heads},{dim},0" if pairs else ""),
+            Proj("self_attn.k_proj", qkv_bias, f"pairs:{kv_heads},{dim},0" if pairs else ""),
+            Proj("self_attn.v_proj", qkv_bias),
+        ),
         out=Proj("self_attn.o_proj", out_bias),
         scale=dim**-0.5 if scale is None else scale,
         rope=rope,
         window=window,
-        q_norm=rms(c, "self_attn.q_norm") if qk_norm else None,
-        k_norm=rms(c, "self_attn.k_norm") if qk_norm else None,
+        q_norm=rms(c, "self_attn.q_norm", norm_view) if qk_norm else None,
+        k_norm=rms(c, "self_attn.k_norm", norm_view) if qk_norm else None,
     )
 
 
-def gated_mlp(c: Config, *, bias: bool = False) -> GatedMlp:
-    """mlp.{gate,up,down}_proj."""
+def gated_mlp(c: Config, *, bias: bool = False, name: str = "mlp", width: int | None = None) -> GatedMlp:
+    """`name`.{gate,up,down}_proj."""
     return GatedMlp(
-        width=c.integer("intermediate_size"),
+        width=width or c.integer("intermediate_size"),
         act=c.choice("hidden_act", ACTS),
-        gate=Proj("mlp.gate_proj", bias),
-        up=Proj("mlp.up_proj", bias),
-        down=Proj("mlp.down_proj", bias),
+        gate_up=(Proj(f"{name}.gate_proj", bias), Proj(f"{name}.up_proj", bias)),
+        down=Proj(f"{name}.down_proj", bias),
     )
 
 
@@ -112,26 +122,38 @@ def late_windows(c: Config) -> list[int | None]:
     return [None] * n
 
 
-def decoder(c: Config, layers: Sequence[tuple[Body, Body]]) -> Arch:
-    """Pre-norm decoder in Llama's names: one (attention, mlp) per layer."""
+def pre_norm(c: Config, first: Body, second: Body, *, scale: float = 1.0) -> tuple[Block, ...]:
+    """Llama's two blocks: each body behind its norm."""
+    return (
+        Residual(rms(c, "input_layernorm"), first, scale),
+        Residual(rms(c, "post_attention_layernorm"), second, scale),
+    )
+
+
+def decoder(
+    c: Config,
+    layers: Sequence[tuple[Block, ...]],
+    *,
+    runs: bool = True,
+    norm: Norm | None = None,
+    embed_scale: float = 1.0,
+    logit_scale: float = 1.0,
+    logit_cap: float | None = None,
+    streams: Streams | None = None,
+    ignored: tuple[str, ...] = (),
+) -> Arch:
+    """A decoder in Llama's names, given the blocks of each layer."""
     return Arch(
         name=c.architecture,
         file=c.file,
         hidden=c.integer("hidden_size"),
         vocab=c.integer("vocab_size"),
         max_position=c.integer("max_position_embeddings"),
-        embedding=Embedding("model.embed_tokens"),
-        layers=tuple(
-            Layer(
-                f"model.layers.{i}.",
-                (
-                    Residual(rms(c, "input_layernorm"), first),
-                    Residual(rms(c, "post_attention_layernorm"), second),
-                ),
-            )
-            for i, (first, second) in enumerate(layers)
-        ),
-        norm=rms(c, "model.norm"),
-        head=Head("lm_head", tied=c.flag("tie_word_embeddings")),
-        ignored=("*.rotary_emb.inv_freq",),
+        embedding=Embedding("model.embed_tokens", embed_scale),
+        layers=tuple(Layer(f"model.layers.{i}.", blocks) for i, blocks in enumerate(layers)),
+        norm=norm or rms(c, "model.norm"),
+        head=Head("lm_head", tied=c.flag("tie_word_embeddings"), scale=logit_scale, cap=logit_cap),
+        streams=streams,
+        ignored=("*.rotary_emb.inv_freq", *ignored),
+        runs=runs,
     )

@@ -1,7 +1,7 @@
 """Qwen3 dense: the Llama block with an RMS norm on each head of q and k."""
 
 from legato.models.config import Config
-from legato.models.parts import attention, decoder, gated_mlp, head_dim, late_windows
+from legato.models.parts import attention, decoder, gated_mlp, head_dim, late_windows, pre_norm
 from legato.models.rope import rope
 from legato.models.spec import Arch
 
@@ -12,6 +12,7 @@ ABSENT = {"head_dim": 128, "max_window_layers": 28, "num_key_value_heads": 32, "
 def arch(c: Config) -> Arch:
     rotary, mlp, bias = rope(c, head_dim(c)), gated_mlp(c), c.flag("attention_bias")
     layers = [
-        (attention(c, rope=rotary, window=w, qkv_bias=bias, out_bias=bias, qk_norm=True), mlp) for w in late_windows(c)
+        pre_norm(c, attention(c, rope=rotary, window=w, qkv_bias=bias, out_bias=bias, qk_norm=True), mlp)
+        for w in late_windows(c)
     ]
     return decoder(c, layers)

@@ -8,27 +8,104 @@ import math
 from collections.abc import Callable
 
 from legato.models.config import Config
-from legato.models.spec import Rope
+from legato.models.spec import Alibi, AxisRope, LongRope, Rope
 
-__all__ = ["rope"]
+__all__ = ["alibi", "axis_rope", "long_rope", "partial_rope", "rope", "ropes_by_type", "yarn_scale"]
 
 
 def rope(c: Config, dim: int) -> Rope:
     """Rope over the first `dim` values of a head."""
-    base = c.number("rope_theta", 10_000.0)
-    key = "rope_parameters" if "rope_parameters" in c else "rope_scaling"
-    if key not in c:
+    base, s = c.number("rope_theta", 10_000.0), _section(c)
+    if s is None:
         return Rope(dim, _default(dim, base))
-    s = c.section(key)
+    result = _read(c, s, dim, base)
+    s.finish()
+    return result
+
+
+def partial_rope(c: Config, head_dim: int, key: str, share: float) -> Rope:
+    """Rope over a share of the head: `key`, beside the rope object or as `partial_rotary_factor` inside it."""
+    share, base, s = c.number(key, share), c.number("rope_theta", 10_000.0), _section(c)
+    if s is None:
+        return Rope(int(head_dim * share), _default(int(head_dim * share), base))
+    result = _read(c, s, int(head_dim * s.number("partial_rotary_factor", share)), base)
+    s.finish()
+    return result
+
+
+def ropes_by_type(c: Config, dim: int) -> dict[str, Rope]:
+    """One rope per layer type, each with its own object in `rope_parameters`."""
+    both, result = c.section("rope_parameters"), {}
+    for kind in ("full_attention", "sliding_attention"):
+        s = both.section(kind)
+        result[kind] = _read(c, s, dim, 10_000.0)
+        s.finish()
+    both.finish()
+    return result
+
+
+def long_rope(c: Config, dim: int) -> Rope | LongRope:
+    """Rope whose type may be `longrope`: two lists of divisors, for short and for long contexts (Ding et al. 2024)."""
+    base, s = c.number("rope_theta", 10_000.0), _section(c)
+    if s is None or s.get("rope_type", s.get("type", "default")) != "longrope":
+        return rope(c, dim)
+    s.unused("rope_type", "type")
+    s.only("partial_rotary_factor", 1.0)
+    base = s.number("rope_theta", base)
+    old, limit = _original(c, s), c.integer("max_position_embeddings")
+    factor = s.number("factor", limit / old)
+    attention = s.number("attention_factor", 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(old)))
+    short, long = (
+        Rope(dim, tuple(f / d for f, d in zip(_default(dim, base), divisors, strict=True)), attention)
+        for divisors in (s.entries("short_factor", dim // 2), s.entries("long_factor", dim // 2))
+    )
+    s.finish()
+    return LongRope(short, long, old)
+
+
+def axis_rope(c: Config, dim: int) -> AxisRope:
+    """Plain frequencies shared out over position axes by `mrope_section`."""
+    base, s = c.number("rope_theta", 10_000.0), _section(c)
+    if s is None:
+        raise c.error("rope_scaling", "is missing")
+    if s.get("type", "mrope") not in ("mrope", "default") or s.get("rope_type", "default") not in ("mrope", "default"):
+        raise s.error("rope_type", "is not 'mrope'")
+    sections = tuple(s.entries("mrope_section", 3))
+    base = s.number("rope_theta", base)
+    s.finish()
+    return AxisRope(Rope(dim, _default(dim, base)), sections)
+
+
+def yarn_scale(c: Config) -> float:
+    """What yarn's `mscale_all_dim` multiplies attention scores with, in the families that apply it there; else 1."""
+    s = _section(c)
+    if s is None or not s.number("mscale_all_dim", 0.0):
+        return 1.0
+    return _mscale(s.number("factor"), s.number("mscale_all_dim")) ** 2
+
+
+def alibi(heads: int) -> Alibi:
+    """Slopes 2^(-8 i / n) for n heads, a power of two; more heads take every second of the next power (Press 2022)."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+    return Alibi(tuple(slopes))
+
+
+def _section(c: Config) -> Config | None:
+    """The rope object under its new or its old key."""
+    key = "rope_parameters" if "rope_parameters" in c else "rope_scaling"
     c.unused("rope_scaling", "original_max_position_embeddings")
+    return c.section(key) if key in c else None
+
+
+def _read(c: Config, s: Config, dim: int, base: float) -> Rope:
     base = s.number("rope_theta", base)
     s.unused("type", "rope_type")
     kind = s.get("rope_type", s.get("type", "default"))
     if not isinstance(kind, str) or kind not in _KINDS:
         raise s.error("rope_type", f"is {kind!r}, not one of {', '.join(_KINDS)}")
-    result = _KINDS[kind](c, s, dim, base)
-    s.finish()
-    return result
+    return _KINDS[kind](c, s, dim, base)
 
 
 def _default(dim: int, base: float) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """SmolLM3: the Llama block; every fourth layer has no rope, and (if windows are on) such layers have a window."""
 
 from legato.models.config import Config
-from legato.models.parts import attention, decoder, gated_mlp, head_dim, windows
+from legato.models.parts import attention, decoder, gated_mlp, head_dim, pre_norm, windows
 from legato.models.rope import rope
 from legato.models.spec import Arch
 
@@ -24,7 +24,7 @@ def arch(c: Config) -> Arch:
     c.unused("layer_types", "sliding_window")
     mlp = gated_mlp(c, bias=c.flag("mlp_bias"))
     layers = [
-        (attention(c, rope=rotary if r else None, window=w, qkv_bias=bias, out_bias=bias), mlp)
+        pre_norm(c, attention(c, rope=rotary if r else None, window=w, qkv_bias=bias, out_bias=bias), mlp)
         for r, w in zip(has_rope, window, strict=True)
     ]
     return decoder(c, layers)

@@ -159,7 +159,7 @@ def test_formats(asked: str, stored: str, linear: str, head: str) -> None:
     assert (kinds["layers.1.qkv"], kinds["layers.1.down"], kinds["head"]) == (linear, linear, head)
     own = plan_of(tiny_source(tiny_config("llama"), dtype=lambda name: stored))
     assert kinds["embedding"] == formats(own)["embedding"]
-    assert kinds["norm"] == "f32"
+    assert kinds["model.norm"] == "f32"
 
 
 def test_window_and_full_layers_have_their_own_cache_groups() -> None:

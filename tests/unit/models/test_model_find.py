@@ -1,7 +1,10 @@
 """config.json to Arch: which keys count, and what is refused by name."""
 
+from pathlib import Path
+
 import pytest
 
+import legato.models
 from legato.core.errors import CheckpointError
 from legato.models.find import families, find
 from legato.models.spec import Arch, Attention, Residual
@@ -23,7 +26,13 @@ def test_running_families_are_found_by_name(model_type: str) -> None:
 
 def test_every_family_file_is_listed() -> None:
     assert set(ARCHITECTURES) <= set(families())
-    assert not {"spec", "parts", "rope", "config", "find"} & set(families())
+    assert not {"spec", "spec_bodies", "parts", "rope", "config", "find"} & set(families())
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_family_is_a_small_file(name: str) -> None:
+    text = (Path(legato.models.__file__).parent / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= 60
 
 
 @pytest.mark.parametrize("model_type", ["nonsense", "spec", "config", "../llama", "llama.x", ""])

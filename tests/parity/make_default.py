@@ -1,0 +1,81 @@
+"""Writes tests/golden/default_model.npz: the default model in transformers, float32, on exactly dequantized weights.
+
+usage: make_default.py MODEL.gguf      (needs torch, transformers, gguf, accelerate)
+transformers reads and dequantizes the GGUF file with its own code, so nothing of ours is between file and logits.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from prompts import CHATS, GREEDY_TOKENS, TEXTS
+from transformers import AutoModelForCausalLM
+
+from legato.build.lower import lower
+from legato.executor.reference import ReferenceExecutor
+from legato.models.find import find
+from legato.tokenizer.assets import assets_from_gguf
+from legato.tokenizer.tokenizer import Tokenizer
+from legato.weights.gguf_source import GgufSource
+from support import drive
+from support.drive import LogitsExecutor
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "default_model.npz"
+LOGIT_PROMPTS = (0, 5, 12, 13)  # prompts whose logits are kept
+LOGIT_STRIDE = 16  # every 16th token id
+
+
+def prompts(tokenizer: Tokenizer) -> list[list[int]]:
+    chats = [f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in CHATS]
+    return [tokenizer.encode(text, parse_special=True) for text in (*chats, *TEXTS)]
+
+
+@torch.inference_mode()
+def greedy(model: torch.nn.Module, draft: LogitsExecutor, prompt: list[int]) -> tuple[list[int], list[float]]:
+    """GREEDY_TOKENS tokens, end tokens included like any other, and how far the best logit led at each.
+
+    `draft` guesses the rest, transformers judges it in one pass and puts its own token where the guess first differs:
+    the result is transformers' alone, in far fewer passes.
+    """
+    known: list[int] = []
+    while True:
+        guess = known + drive.greedy(draft, prompt + known, GREEDY_TOKENS - len(known))
+        best = model(torch.tensor([prompt + guess])).logits[0, len(prompt) - 1 : -1].topk(2)
+        tokens = best.indices[:, 0].tolist()
+        wrong = next((i for i, token in enumerate(tokens) if token != guess[i]), None)
+        if wrong is None:
+            return tokens, (best.values[:, 0] - best.values[:, 1]).tolist()
+        known = tokens[: wrong + 1]
+        print(f"  draft differs at {wrong}: gap {float(best.values[wrong, 0] - best.values[wrong, 1]):.2e}")
+
+
+def main() -> None:
+    path = Path(sys.argv[1]).resolve()
+    source = GgufSource(path)
+    tokenizer = Tokenizer(assets_from_gguf(source.metadata))
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    plan = lower(find(source.config, source.config_file), source, format="fp32")
+    draft = ReferenceExecutor(plan, source, block_size=16, num_blocks=40, max_rows=512, max_seqs=1)
+    ids = prompts(tokenizer)
+    runs = []
+    for i, prompt in enumerate(ids):
+        runs.append(greedy(model, draft, prompt))
+        print(f"{i + 1}/{len(ids)}: smallest gap {min(runs[-1][1]):.4f}", flush=True)
+    arrays = {
+        "lengths": np.array([len(prompt) for prompt in ids], np.int32),
+        "prompts": np.concatenate(ids).astype(np.int32),
+        "tokens": np.array([tokens for tokens, _ in runs], np.int32),
+        "gaps": np.array([gaps for _, gaps in runs], np.float32),
+    }
+    with torch.inference_mode():
+        for i in LOGIT_PROMPTS:
+            sequence = ids[i] + runs[i][0][:40]
+            logits = model(torch.tensor([sequence])).logits[0]
+            arrays[f"logits_{i}"] = logits[-16:, ::LOGIT_STRIDE].numpy()
+    np.savez_compressed(GOLDEN, **arrays)
+    print(f"{GOLDEN}: {GOLDEN.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

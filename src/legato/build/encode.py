@@ -59,7 +59,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     values["groups"] = tuple(CacheGroup(**group) for group in values["groups"])
     values["buffers"] = tuple(Buffer(**buffer) for buffer in values["buffers"])
     values["tensors"] = tuple(
-        Tensor(**{**tensor, "shape": tuple(tensor["shape"]), "sources": tuple(tensor["sources"])})
+        Tensor(**{**tensor, **{key: tuple(tensor[key]) for key in ("shape", "sources", "views")}})
         for tensor in values["tensors"]
     )
     values["ropes"] = tuple(Rope(**{**rope, "inv_freq": tuple(rope["inv_freq"])}) for rope in values["ropes"])

@@ -15,47 +15,10 @@ from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
 from legato.core.types import Executor, SlotReset
 from legato.engine.assemble import Engine, assemble
 from legato.server.lifecycle import HttpServer, bind
-from legato.tokenizer.assets import TextAssets, assets_from_gguf
-from legato.tokenizer.tokenizer import Tokenizer
+from legato.tokenizer.assets import TextAssets
+from support.byte_level import ASSETS, EOS, TOKENIZER
 
 MODEL = "scripted"
-EOS = 2
-CHATML = (
-    "{% for m in messages %}{% if m['role'] == 'forbidden' %}{{ raise_exception('No.') }}{% endif %}"
-    "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def _byte_level_assets() -> TextAssets:
-    """A vocabulary of three control tokens, the 256 bytes, and a few longer pieces."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    spare = iter(range(256, 512))
-    alphabet = [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
-    merges = ["h e", "l l", "he ll", "hell o", "S T", "ST O", "O P"]
-    pieces = [merge.replace(" ", "") for merge in merges]
-    return assets_from_gguf(
-        {
-            "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.pre": "smollm",
-            "tokenizer.ggml.tokens": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet, *pieces],
-            "tokenizer.ggml.token_type": [3] * 3 + [1] * (256 + len(pieces)),
-            "tokenizer.ggml.merges": merges,
-            "tokenizer.ggml.bos_token_id": 1,
-            "tokenizer.ggml.eos_token_id": EOS,
-            "tokenizer.chat_template": CHATML,
-        }
-    )
-
-
-ASSETS = _byte_level_assets()
-TOKENIZER = Tokenizer(ASSETS)
-VOCAB = TOKENIZER.vocab_size
-
-
-def byte_tokens(text: str | bytes) -> list[int]:
-    """One token per byte, so that characters are split over tokens."""
-    return [3 + byte for byte in (text.encode() if isinstance(text, str) else text)]
 
 
 class Script:

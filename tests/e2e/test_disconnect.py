@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import VOCAB, Running, Script, byte_tokens, serving, wait_until
+from harness import Running, Script, serving, wait_until
 
 from legato.core.config import SchedulerConfig
+from support.byte_level import VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 ENDLESS = byte_tokens("abcdefgh" * 500)

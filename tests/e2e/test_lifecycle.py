@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from harness import MODEL, VOCAB, Running, Script, Streamed, assert_error, byte_tokens, serving, wait_until
+from harness import MODEL, Running, Script, Streamed, assert_error, serving, wait_until
 
 from legato.core.config import SchedulerConfig
+from support.byte_level import VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 TALK: Any = [{"role": "user", "content": "hi"}]

@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import pytest
-from harness import ASSETS, MODEL, VOCAB, Script, byte_tokens
+from harness import MODEL, Script
 
 from legato.core.config import EngineConfig, SchedulerConfig
 from legato.core.errors import LegatoError, RequestError
 from legato.core.types import SamplingParams
 from legato.engine.assemble import assemble
 from legato.engine.llm import LLM
+from support.byte_level import ASSETS, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 TALK: Any = [{"role": "user", "content": "hi"}]

@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from harness import MODEL, VOCAB, Running, Script, Streamed, assert_error, byte_tokens, serving
+from harness import MODEL, Running, Script, Streamed, assert_error, serving
 
 from legato.core.config import SchedulerConfig
+from support.byte_level import VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 CONTEXT = 64

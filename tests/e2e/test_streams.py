@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import MODEL, TOKENIZER, VOCAB, Running, Script, byte_tokens, serving
+from harness import MODEL, Running, Script, serving
 
+from support.byte_level import TOKENIZER, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 CHAT_HEAD = "<|im_start|>user\n"

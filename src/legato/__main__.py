@@ -1,0 +1,7 @@
+"""`python -m legato`."""
+
+import sys
+
+from legato.cli import main
+
+sys.exit(main())

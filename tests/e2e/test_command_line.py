@@ -1,0 +1,157 @@
+"""The commands as processes of their own: start, drain, Ctrl-C, offline use. With the default model."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from harness import Streamed, assert_error, wait_until
+
+LEGATO = (sys.executable, "-m", "legato")
+
+
+def legato(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; without a text, its standard input is empty."""
+    return subprocess.run((*LEGATO, *arguments), input=text or "", capture_output=True, text=True, timeout=120)
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """`legato serve` on a free port: the process, its URL, and what it has printed."""
+    process = subprocess.Popen(
+        (*LEGATO, "serve", "--port", "0", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        printed = ""
+        while "try it:" not in printed:
+            line = process.stdout.readline()
+            assert line, process.communicate()[1]
+            printed += line
+        printed += process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", printed)
+        assert found is not None
+        yield process, found[0], printed
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_f03_sigterm_lets_a_stream_finish_and_leaves_nothing_behind() -> None:
+    with served() as (process, url, printed):
+        assert "KV pool" in printed
+        assert "curl" in printed
+        assert httpx.get(f"{url}/ready").status_code == 200
+        body = {"prompt": "Count:", "max_tokens": 200, "ignore_eos": True, "stream": True, "temperature": 0}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            first = next(lines)
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            assert_error(httpx.post(f"{url}/v1/completions", json={"prompt": "x"}), 503)
+            stream = Streamed("\n".join([first, *lines]) + "\n")
+        assert stream.done
+        assert stream.choices()[0]["finish_reason"] == "length"
+        assert process.wait(20) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health")
+
+
+def test_f03_the_drain_ends_in_time_and_a_second_signal_ends_at_once() -> None:
+    body = {"prompt": "Count:", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with served("--drain-timeout", "0.2") as (process, url, _):
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            first = next(lines)
+            process.send_signal(signal.SIGINT)
+            stream = Streamed("\n".join([first, *lines]) + "\n")
+        assert "shutting down" in stream.chunks[-1]["error"]["message"]
+        assert process.wait(20) == 0
+    with (
+        served() as (process, url, _),
+        httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response,
+    ):
+        next(response.iter_lines())
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 128 + signal.SIGINT
+
+
+def test_a_port_in_use_is_said_before_the_model_loads() -> None:
+    with served() as (_, url, _):
+        second = legato("serve", "--port", url.rsplit(":", 1)[1])
+        assert second.returncode == 2
+        assert "cannot listen" in second.stderr
+
+
+def test_run_completes_answers_and_reads_files(tmp_path: Path) -> None:
+    greedy = ("--temperature", "0", "--max-tokens", "12")
+    assert legato("run", *greedy, "--chat", "-p", "What is the capital of France?").stdout == (
+        "The capital of France is Paris.\n"
+    )
+    assert legato("run", *greedy, text="What is the capital of France?").stdout == "The capital of France is Paris.\n"
+    prompts = tmp_path / "prompts.jsonl"
+    talk = [{"role": "user", "content": "What is the capital of France?"}]
+    prompts.write_text('"The capital of France is"\n' + json.dumps({"messages": talk}) + "\n")
+    out = tmp_path / "answers.jsonl"
+    assert legato("run", *greedy, "-f", str(prompts), "-o", str(out)).returncode == 0
+    completed, answered = (json.loads(line) for line in out.read_text().splitlines())
+    assert "Paris" in completed["text"]
+    assert answered["text"] == "The capital of France is Paris."
+    assert answered["messages"] == talk
+
+
+def test_build_inspect_and_serve_a_built_file(tmp_path: Path) -> None:
+    built = legato("build", "--format", "int8", "--max-model-len", "256", "-o", str(tmp_path))
+    assert built.returncode == 0, built.stderr
+    [path] = tmp_path.iterdir()
+    assert built.stdout.strip() == str(path)
+    shown = legato("inspect", str(path), "--verify")
+    assert shown.returncode == 0, shown.stderr
+    parts = (
+        "max_position 256",
+        "i8_panel",
+        "instruction set",
+        "KV pool",
+        "chosen",
+        "linear + residual add",
+        "verified",
+    )
+    assert [part for part in parts if part not in shown.stdout] == []
+    refused = legato("run", str(path), "-p", "x", "--max-model-len", "512")
+    assert refused.returncode == 2
+    assert "max_model_len" in refused.stderr
+    damaged = bytearray(path.read_bytes())
+    damaged[-1000] ^= 1
+    path.write_bytes(damaged)
+    spoiled = legato("inspect", str(path), "--verify")
+    assert spoiled.returncode == 1
+    assert "damaged" in spoiled.stderr
+
+
+def test_cache_and_pull(tmp_path: Path) -> None:
+    pulled = legato("pull")
+    assert Path(pulled.stdout.strip()).exists()
+    assert "SmolLM2-135M-Instruct" in legato("cache", "ls").stdout
+    assert "0 entries" in legato("cache", "ls", "--cache-dir", str(tmp_path)).stdout
+    assert "freed 0.0 MB" in legato("cache", "prune", "--all", "--cache-dir", str(tmp_path)).stdout
+
+
+def test_models_that_cannot_be_served(tmp_path: Path) -> None:
+    missing = legato("run", str(tmp_path / "nothing.gguf"), "-p", "x")
+    assert missing.returncode == 1
+    assert len(missing.stderr.splitlines()) == 1
+    assert "nothing.gguf" in missing.stderr
+    forced = subprocess.run(
+        (*LEGATO, "run", "-p", "x"), env={**os.environ, "LEGATO_ISA": "amx"}, capture_output=True, text=True, timeout=60
+    )
+    assert forced.returncode == 2
+    assert "amx" in forced.stderr

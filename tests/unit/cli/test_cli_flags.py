@@ -1,0 +1,110 @@
+"""Flags come from the configuration; vLLM's spellings are understood; nothing is silently ignored (P5)."""
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from legato.cli.flags import add_flags, normalize, read, whole
+from legato.cli.main import main
+from legato.core.config import EngineConfig, ServeConfig, build, flags
+from legato.core.errors import ConfigError
+
+
+def parse(*arguments: str) -> ServeConfig:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser, ServeConfig)
+    return read(ServeConfig, parser.parse_args(normalize(arguments)))
+
+
+def test_no_flags_give_the_defaults() -> None:
+    assert parse() == ServeConfig()
+
+
+OTHER = {
+    "executor": "reference", "threads": 3, "seed": 9, "model": "some/model", "served_model_name": ("a", "b"),
+    "format": "int8", "max_model_len": 2048, "tokenizer": "t", "chat_template": "c", "revision": "r", "cache_dir": "d",
+    "block_size": 32, "kv_cache_dtype": "fp32", "kv_cache_memory": 1 << 20, "num_blocks": 7, "memory_utilization": 0.5,
+    "prefault_kv": True, "policy": "static", "max_num_seqs": 8, "max_num_batched_tokens": 64,
+    "long_prefill_token_threshold": 16, "max_num_queued_reqs": 5, "static_padding": True, "host": "0.0.0.0", "port": 1,
+    "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [flag.name for flag in flags(ServeConfig)])
+def test_every_flag_and_alias_sets_its_field(name: str) -> None:
+    value = OTHER[name]
+    expected = build(ServeConfig, {name: value})
+    assert expected != ServeConfig()
+    [spec] = [flag for flag in flags(ServeConfig) if flag.name == name]
+    if spec.positional:
+        assert parse(value) == expected
+        return
+    for spelling in (name, *spec.aliases):
+        option = f"-{spelling}" if len(spelling) == 1 else f"--{spelling}"
+        given = () if value is True else value if isinstance(value, tuple) else (str(value),)
+        assert parse(option.replace("_", "-"), *given) == expected
+        assert parse(option, *given) == expected
+
+
+def test_values_that_other_engines_use() -> None:
+    assert parse("--dtype", "bfloat16") == build(ServeConfig, {"format": "bf16"})
+    assert parse("--max-model-len", "8k").engine.model.max_model_len == 8000
+    assert (whole("2K"), whole("1.5m"), whole("7")) == (2048, 1_500_000, 7)
+    assert parse("--no-prefault-kv") == ServeConfig()
+
+
+@pytest.mark.parametrize("bad", ["1.5", "x", "", "k", "1kk"])
+def test_whole_numbers_are_whole(bad: str) -> None:
+    with pytest.raises(ValueError):
+        whole(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("block_size", 17), ("block_size", 0), ("memory_utilization", 0), ("memory_utilization", 1.5), ("port", 70000),
+        ("max_num_seqs", 0), ("threads", 0), ("max_model_len", 0), ("drain_timeout", -1), ("seed", -1), ("format", "x"),
+        ("max_num_queued_reqs", 0), ("memory_utilization", float("nan")), ("nonsense", 1),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_named(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        build(ServeConfig, {name: value})
+
+
+def test_flags_of_vllm_that_ask_for_nothing_are_dropped() -> None:
+    given = "serve m --tensor_parallel_size 1 -tp=1 --trust-remote-code --enforce-eager --port 1 -- --enable-lora"
+    assert normalize(given.split()) == ["serve", "m", "--port", "1", "--", "--enable-lora"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--enable-lora", "--tensor-parallel-size 2", "-tp=2", "--api-key k", "--nonsense", "--block-size 17", "--port x"],
+)
+def test_p5_what_is_missing_ends_with_2_by_name(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status: object = main(["serve", *arguments.split()])
+    except SystemExit as exit:
+        status = exit.code
+    assert status == 2
+    name = arguments.split()[0].split("=")[0].lstrip("-")
+    assert name.replace("-", "_") in capsys.readouterr().err.replace("-", "_")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom legato.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "heavy = {'numpy', 'pydantic', 'fastapi', 'jinja2', 'rich', 'tokenizers', 'huggingface_hub', 'asyncio'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "legato" in done.stdout
+
+
+def test_offline_settings_are_the_same_flags() -> None:
+    config = build(EngineConfig, {"model": "m", "gpu_memory_utilization": 0.5, "dtype": "float32"})
+    assert (config.model.model, config.cache.memory_utilization, config.model.format) == ("m", 0.5, "fp32")

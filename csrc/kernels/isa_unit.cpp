@@ -32,6 +32,10 @@ namespace {
 #include "kernels/attention/values-inl.h"
 #include "kernels/attention/tiles-inl.h"
 #include "kernels/attention/attention-inl.h"
+#include "kernels/sample/select-inl.h"
+#include "kernels/sample/logits-inl.h"
+#include "kernels/sample/sample-inl.h"
+#include "kernels/sample/logprobs-inl.h"
 // clang-format on
 
 }  // namespace
@@ -50,8 +54,8 @@ const KernelTable kTable = {
     heads_to_cache,
     attention,
     attention_merge,
-    nullptr,  // sample
-    nullptr,  // logprobs
+    sample,
+    logprobs,
     find_faults,
 };
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from tiny_cases import CASES, POSITIONS, tokens
 
-from legato.build.lower import lower
-from legato.executor.reference import ReferenceExecutor
-from legato.models.find import find
-from support.drive import logits
+from support.drive import LogitsExecutor, logits
+from support.executors import EXECUTORS, native
 from support.tiny_models import MemorySource, tiny_shapes, tiny_source
 
 TOLERANCE = 1e-4  # of the logits' standard deviation
@@ -24,12 +22,10 @@ def golden() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def error(source: MemorySource, name: str, golden: dict[str, np.ndarray]) -> float:
-    """Largest logit error, in standard deviations of the reference."""
-    plan = lower(find(source.config, "config.json"), source)
-    executor = ReferenceExecutor(plan, source, block_size=16, num_blocks=8, max_rows=POSITIONS, max_seqs=1)
-    reference = golden[name]
-    return float(np.abs(logits(executor, tokens(name)) - reference).max() / reference.std())
+def error(executor: LogitsExecutor, name: str, golden: dict[str, np.ndarray], *, chunk: int | None = None) -> float:
+    """Largest logit error, in standard deviations of transformers' logits."""
+    expected = golden[name]
+    return float(np.abs(logits(executor, tokens(name), chunk=chunk) - expected).max() / expected.std())
 
 
 def test_the_golden_file_holds_these_cases(golden: dict[str, np.ndarray]) -> None:
@@ -40,8 +36,13 @@ def test_the_golden_file_holds_these_cases(golden: dict[str, np.ndarray]) -> Non
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_e06_e07_e09_logits_equal_transformers(name: str, golden: dict[str, np.ndarray]) -> None:
-    assert error(tiny_source(CASES[name]), name, golden) <= TOLERANCE
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_e06_e07_e09_logits_equal_transformers(
+    kind: str, name: str, golden: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    executor = EXECUTORS[kind](tiny_source(CASES[name]), tmp_path)
+    assert error(executor, name, golden) <= TOLERANCE
+    assert error(executor, name, golden, chunk=11) <= TOLERANCE
 
 
 def changed(name: str, **changes: Any) -> MemorySource:
@@ -123,17 +124,17 @@ CONTROLS: dict[str, tuple[str, Callable[[str], MemorySource]]] = {
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_controls_fail(control: str, golden: dict[str, np.ndarray]) -> None:
+def test_controls_fail(control: str, golden: dict[str, np.ndarray], tmp_path: Path) -> None:
     """A small mistake is well outside the tolerance, so the test above would see it."""
     name, make = CONTROLS[control]
-    assert error(make(name), name, golden) > 10 * TOLERANCE
+    assert error(native(make(name), tmp_path), name, golden) > 10 * TOLERANCE
 
 
-def test_every_tensor_matters(golden: dict[str, np.ndarray]) -> None:
+def test_every_tensor_matters(golden: dict[str, np.ndarray], tmp_path: Path) -> None:
     """Changing any one tensor by 10 % is seen."""
     name = "llama-bias"
     for key in tiny_shapes(CASES[name]):
         if ".layers.1." in key or ".layers." not in key:
             source = tiny_source(CASES[name])
             source.arrays[key] = source.arrays[key] * np.float32(1.1)
-            assert error(source, name, golden) > 10 * TOLERANCE, key
+            assert error(native(source, tmp_path), name, golden) > 10 * TOLERANCE, key

@@ -9,11 +9,11 @@ import pytest
 
 from legato.build.lower import lower
 from legato.core.errors import ConfigError
-from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, SlotReset, StepPlan
+from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, SlotReset
 from legato.executor.reference import ReferenceExecutor
 from legato.models.find import find
 from legato.quant.dequantize import dequantize
-from support.drive import GREEDY, greedy, logits, run, step
+from support.drive import GREEDY, greedy, greedy_together, join, logits, run, step
 from support.tiny_models import ARCHITECTURES, MemorySource, tiny_config, tiny_source
 
 TOKENS = [int(t) for t in np.random.RandomState(5).randint(0, 80, 50)]
@@ -75,34 +75,14 @@ def freed(table: BlockTable, count: int) -> BlockTable:
     return replace(table, blocks=array("i", [NO_BLOCK] * count + table.blocks[count:].tolist()))
 
 
-def joined(first: StepPlan, second: StepPlan) -> StepPlan:
-    """Two sequences in one step, in sequence slots 0 and 1."""
-    n, blocks = first.num_rows, len(first.block_tables[0].blocks)
-    table = BlockTable(
-        array("i", [0, blocks, blocks + len(second.block_tables[0].blocks)]),
-        first.block_tables[0].blocks + second.block_tables[0].blocks,
-    )
-    return replace(
-        first,
-        tokens=first.tokens + second.tokens,
-        positions=first.positions + second.positions,
-        kv_slots=(first.kv_slots[0] + second.kv_slots[0],),
-        row_offsets=array("i", [0, n, n + second.num_rows]),
-        seq_slots=array("i", [0, 1]),
-        block_tables=(table,),
-        out_rows=first.out_rows + array("i", [row + n for row in second.out_rows]),
-        out_purposes=first.out_purposes + second.out_purposes,
-        out_params=array("i", [0] * len(first.out_rows) + [1] * len(second.out_rows)),
-        resets=(*first.resets, *(replace(reset, slot=1) for reset in second.resets)),
-    )
-
-
 def test_sequences_in_one_step_do_not_see_each_other() -> None:
     source = tiny_source(tiny_config("qwen3"))
     executor = make(source, num_blocks=40)
     alone = [logits(executor, tokens) for tokens in (TOKENS[:20], TOKENS[20:31])]
     info = executor.info()
-    both = joined(step(info, TOKENS[:20], 0, reset=GREEDY), step(info, TOKENS[20:31], 0, reset=GREEDY, first_block=1))
+    halves = [(0, 20), (20, 20)]
+    first, second = (TOKENS[:20], halves[0]), (TOKENS[20:31], halves[1])
+    both = join(*(step(info, tokens, 0, reset=GREEDY, part=part) for tokens, part in (first, second)))
     result = run(executor, both)
     np.testing.assert_allclose(executor.logits, np.concatenate(alone), atol=1e-5)
     assert list(result.tokens) == [int(row.argmax()) for part in alone for row in part]
@@ -113,6 +93,12 @@ def test_greedy_tokens_follow_their_own_logits() -> None:
     tokens = greedy(executor, TOKENS[:5], 8)
     scores = logits(executor, TOKENS[:5] + tokens[:-1])
     assert tokens == [int(row.argmax()) for row in scores[4:]]
+
+
+def test_greedy_together_is_greedy_alone() -> None:
+    executor = tiny("mistral", sliding_window=8)
+    prompts = [TOKENS[:5], TOKENS[5:7], TOKENS[7:20]]
+    assert greedy_together(executor, prompts, 6) == [greedy(executor, prompt, 6) for prompt in prompts]
 
 
 def test_copies_move_whole_blocks_before_compute() -> None:
@@ -164,9 +150,10 @@ def test_a_fault_stays_in_its_row() -> None:
     source.arrays["model.embed_tokens.weight"][7] = np.nan
     executor = make(source, num_blocks=40)
     info = executor.info()
-    good, bad = step(info, [1, 2, 3], 0, reset=GREEDY), step(info, [4, 7], 0, reset=GREEDY, first_block=1)
+    good = step(info, [1, 2, 3], 0, reset=GREEDY, part=(0, 20))
+    bad = step(info, [4, 7], 0, reset=GREEDY, part=(20, 20))
     expected = list(run(executor, good).tokens)
-    result = run(executor, joined(good, bad))
+    result = run(executor, join(good, bad))
     assert list(result.faults) == [0, 0, 0, 0, 1]
     assert list(result.tokens)[:3] == expected
     assert result.tokens[4] == -1

@@ -2,12 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.routing import Route
 
 import legato
 from legato.core.errors import LegatoError
@@ -30,19 +32,20 @@ __all__ = ["create_app"]
 log = logging.getLogger(__name__)
 
 
-def create_app(state: ServerState) -> FastAPI:
+def create_app(state: ServerState) -> Starlette:
     """The routes over one engine."""
-    app = FastAPI(title="Legato", version=legato.__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    _add_generation(app, state)
-    _add_information(app, state)
-    app.add_exception_handler(LegatoError, _on_legato_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientGone, _on_client_gone)
-    app.add_middleware(Envelope, state=state)
-    return app
+    return Starlette(
+        routes=[*_generation(state), *_information(state)],
+        middleware=[Middleware(Envelope, state=state)],
+        exception_handlers={
+            LegatoError: _on_legato_error,
+            HTTPException: _on_http_exception,
+            ClientGone: _on_client_gone,
+        },
+    )
 
 
-def _add_generation(app: FastAPI, state: ServerState) -> None:
+def _generation(state: ServerState) -> Iterator[Route]:
     async def generate(http: HttpRequest, make: Callable[[bytes, float], Generation]) -> Response:
         arrival_s = time.monotonic()
         state.admit()
@@ -52,16 +55,17 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
             return EventStream(generation.frames())
         return json_response(await unless_gone(http.receive, generation.whole()))
 
-    @app.post("/v1/completions")
     async def completions(http: HttpRequest) -> Response:
         return await generate(http, state.completion)
 
-    @app.post("/v1/chat/completions")
     async def chat_completions(http: HttpRequest) -> Response:
         return await generate(http, state.chat)
 
+    yield Route("/v1/completions", completions, methods=["POST"])
+    yield Route("/v1/chat/completions", chat_completions, methods=["POST"])
 
-def _add_information(app: FastAPI, state: ServerState) -> None:
+
+def _information(state: ServerState) -> Iterator[Route]:
     def card(name: str) -> dict[str, object]:
         return {
             "id": name,
@@ -73,33 +77,31 @@ def _add_information(app: FastAPI, state: ServerState) -> None:
             "max_model_len": state.max_model_len,
         }
 
-    @app.get("/v1/models")
-    async def models() -> Response:
+    async def models(http: HttpRequest) -> Response:
         return json_response({"object": "list", "data": [card(name) for name in state.model_names]})
 
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
-        return json_response(card(state.model_name(name)))
+    async def model(http: HttpRequest) -> Response:
+        return json_response(card(state.model_name(http.path_params["name"])))
 
-    @app.get("/health")
-    async def health() -> Response:
+    async def health(http: HttpRequest) -> Response:
         """Liveness: the engine makes progress. Stays 200 while draining."""
         trouble = state.trouble()
         return json_response({"status": "ok"}) if trouble is None else error_response(503, trouble, code="unavailable")
 
-    @app.get("/ready")
-    async def ready() -> Response:
+    async def ready(http: HttpRequest) -> Response:
         """Readiness: new requests are taken."""
         state.admit()
         return json_response({"status": "ready"})
 
-    @app.get("/version")
-    async def version() -> Response:
+    async def version(http: HttpRequest) -> Response:
         return json_response({"version": legato.__version__})
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(http: HttpRequest) -> Response:
         return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    yield Route("/v1/models", models)
+    yield Route("/v1/models/{name:path}", model)
+    yield from (Route(f"/{get.__name__}", get) for get in (health, ready, version, metrics))
 
 
 async def _on_legato_error(http: HttpRequest, error: Exception) -> Response:

@@ -5,6 +5,8 @@
 tokenizer_smollm2.json.gz   ids of the default model's GGUF file, which is the argument
 tokenizer_rules.json.gz     a small vocabulary whose pieces cross every border that a `pre` rule may cut at, and its
                             ids under each rule
+tokenizer_sentencepiece.json.gz
+                            a small sentencepiece vocabulary with byte fallback, and its ids
 """
 
 import gzip
@@ -70,31 +72,66 @@ def rule_vocabulary() -> tuple[list[str], list[str]]:
     return tokens, [" ".join(merge) for merge in model["merges"]]
 
 
+def oracle(folder: str, pre: str, model: str, vocabulary: dict[str, Any]) -> Llama:
+    """llama.cpp's tokenizer for a vocabulary."""
+    file = str(Path(folder) / f"{pre}.gguf")
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_tokenizer_model(model)
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(vocabulary["tokens"])
+    writer.add_token_types(vocabulary["types"])
+    if "merges" in vocabulary:
+        writer.add_token_merges(vocabulary["merges"])
+    if "scores" in vocabulary:
+        writer.add_token_scores(vocabulary["scores"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return Llama(file, vocab_only=True, verbose=False)
+
+
 def rules() -> None:
     tokens, merges = rule_vocabulary()
     types = [3] * len(CONTROL) + [1] * (len(tokens) - len(CONTROL))
+    vocabulary = {"tokens": tokens, "types": types, "merges": merges}
     texts = strings(420, seed=3)
     with tempfile.TemporaryDirectory() as folder:
-        found = {}
-        for pre in RULES:
-            file = str(Path(folder) / f"{pre}.gguf")
-            writer = gguf.GGUFWriter(file, "llama")
-            writer.add_tokenizer_model("gpt2")
-            writer.add_tokenizer_pre(pre)
-            writer.add_token_list(tokens)
-            writer.add_token_types(types)
-            writer.add_token_merges(merges)
-            writer.add_bos_token_id(0)
-            writer.add_eos_token_id(1)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.close()
-            found[pre] = ids(Llama(file, vocab_only=True, verbose=False), texts, parse_special=False)
-    write(
-        "tokenizer_rules.json.gz", {"tokens": tokens, "types": types, "merges": merges, "strings": texts, "ids": found}
-    )
+        found = {pre: ids(oracle(folder, pre, "gpt2", vocabulary), texts, parse_special=False) for pre in RULES}
+    write("tokenizer_rules.json.gz", {**vocabulary, "strings": texts, "ids": found})
+
+
+def sentencepiece_vocabulary() -> dict[str, Any]:
+    """As Llama 2's: special tokens, bytes, pieces in merge order, single characters, runs of spaces of equal score."""
+    tokenizer = Tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(vocab_size=1500, limit_alphabet=200, max_token_length=12, show_progress=False)
+    tokenizer.train_from_iterator((text.replace(" ", "\u2581") for text in strings(6000, seed=1)), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    # No piece of a special token: llama.cpp would merge such pieces into the special token itself.
+    pieces = [piece for piece in dict.fromkeys("".join(merge) for merge in model["merges"]) if "<" not in piece]
+    letters = [token for token in sorted(model["vocab"]) if len(token) == 1 and token != "\0"]  # a C string there
+    runs = [run for run in ("\u2581" * n for n in range(2, 17)) if run not in pieces]
+    plain = [*pieces, *letters, *runs]
+    scores = [0.0] * 259 + [-float(rank) for rank in range(len(pieces) + len(letters))] + [-1e9] * len(runs)
+    return {
+        "tokens": ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *plain],
+        "types": [2, 3, 3] + [6] * 256 + [1] * len(plain),
+        "scores": scores,
+    }
+
+
+def sentencepiece() -> None:
+    vocabulary = sentencepiece_vocabulary()
+    texts = strings(600, seed=5)
+    with tempfile.TemporaryDirectory() as folder:
+        model = oracle(folder, "default", "llama", vocabulary)
+        plain = ids(model, texts, parse_special=False)
+        special = ids(model, texts, parse_special=True)
+    write("tokenizer_sentencepiece.json.gz", {**vocabulary, "strings": texts, "plain": plain, "special": special})
 
 
 if __name__ == "__main__":
     smollm2(sys.argv[1])
     rules()
+    sentencepiece()

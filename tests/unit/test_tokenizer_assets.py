@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from legato.core.errors import CheckpointError
 from legato.tokenizer.assets import TextAssets, assets_from_folder, assets_from_gguf
@@ -68,6 +70,37 @@ def test_gguf_sentencepiece_adds_begin_token() -> None:
 def test_e16_gguf_not_understood_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(CheckpointError, match=named):
         Tokenizer(assets_from_gguf(byte_level_metadata(**changes)))
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 400), st.floats(), st.text(max_size=5),
+    st.dictionaries(st.text(), st.none()),
+    st.lists(st.one_of(st.integers(-3, 9), st.text(max_size=3), st.none()), max_size=4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("metadata", [byte_level_metadata(), sentencepiece_metadata()], ids=["gpt2", "llama"])
+@given(data=st.data())
+def test_gguf_of_any_types_gives_a_tokenizer_or_one_error(metadata: dict[str, Any], data: st.DataObject) -> None:
+    keys = [*metadata, *(f"tokenizer.ggml.add_{name}_token" for name in ("bos", "eos")), "tokenizer.ggml.eot_token_id"]
+    changes = data.draw(st.dictionaries(st.sampled_from(keys), VALUES, min_size=1, max_size=2))
+    message = ""
+    try:
+        Tokenizer(assets_from_gguf({**metadata, **changes})).encode("hello")
+    except CheckpointError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+def test_sentencepiece_ties_are_refused() -> None:
+    """Merges of equal score happen from left to right there, which a merge list cannot say; runs of spaces may tie."""
+    metadata = sentencepiece_metadata()
+    scores, tokens = metadata["tokenizer.ggml.scores"], metadata["tokenizer.ggml.tokens"]
+    scores[tokens.index("▁▁")] = scores[tokens.index("▁▁▁▁")] = -99.0
+    assets_from_gguf(metadata)
+    scores[tokens.index("el")] = scores[tokens.index("or")]
+    with pytest.raises(CheckpointError, match="ranks 'el' and 'or' equally"):
+        assets_from_gguf(metadata)
 
 
 def folder(path: Path, files: dict[str, Any]) -> Path:
@@ -140,7 +173,8 @@ def test_folder_tokens_only_in_the_config_are_added(tmp_path: Path) -> None:
     [
         ({"tokenizer.json": "{"}, "tokenizer.json"),
         ({"tokenizer.json": "[]"}, "tokenizer.json: holds no JSON object"),
-        ({"tokenizer.json": "{}"}, "tokenizer.json: has no 'model'"),
+        ({"tokenizer.json": "{}"}, "tokenizer.json: "),
+        ({"tokenizer.json": {"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}}, "tokenizer.json: "),
         ({"tokenizer_config.json": "nope"}, "tokenizer_config.json"),
         ({"tokenizer_config.json": {"chat_template": 3}}, "chat_template"),
         ({"generation_config.json": {"eos_token_id": "x"}}, "generation_config.json: eos_token_id 'x'"),

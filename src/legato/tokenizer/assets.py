@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from legato.core.errors import CheckpointError
 from legato.tokenizer import gguf
 
@@ -77,7 +79,9 @@ def assets_from_folder(path: Path) -> TextAssets:
     ends = _end_ids(generation, path / "generation_config.json")
     if not ends:
         config = _read_object(path / "config.json")
-        ends = _end_ids(config, path / "config.json") or _end_ids(config.get("text_config") or {}, path / "config.json")
+        inner = config.get("text_config")
+        ends = _end_ids(config, path / "config.json")
+        ends = ends or _end_ids(inner if isinstance(inner, dict) else {}, path / "config.json")
     if named.get("eos_token") in ids:
         ends = [*ends, ids[named["eos_token"]]]
     bos = ids.get(named.get("bos_token", ""))
@@ -116,11 +120,11 @@ def _tokenizer_document(path: Path) -> dict[str, Any]:
                 )
         raise CheckpointError(f"{file} is missing")
     document = _read_object(file)
-    if not isinstance(document.get("model"), dict):
-        raise CheckpointError(f"{file}: has no 'model'")
-    if document.get("added_tokens") is None:
-        document["added_tokens"] = []
-    return document
+    try:
+        Tokenizer.from_str(json.dumps(document))
+    except Exception as error:  # the library raises no narrower class
+        raise CheckpointError(f"{file}: {error}") from error
+    return {**document, "added_tokens": document.get("added_tokens") or []}
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -137,9 +141,10 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 def _add_missing_tokens(document: dict[str, Any], settings: Mapping[str, Any], named: Mapping[str, str]) -> None:
     """Adds what `tokenizer_config.json` lists and `tokenizer.json` does not: fine-tunes often patch only the first."""
     added = {token["id"]: token for token in document["added_tokens"]}
-    for key, token in (settings.get("added_tokens_decoder") or {}).items():
-        id = int(key)
-        if id not in added and isinstance(token, dict) and isinstance(token.get("content"), str):
+    listed = settings.get("added_tokens_decoder") or {}
+    for key, token in listed.items() if isinstance(listed, dict) else ():
+        id = int(key) if key.isdecimal() else -1
+        if id >= 0 and id not in added and isinstance(token, dict) and isinstance(token.get("content"), str):
             added[id] = {
                 "id": id,
                 "content": token["content"],

@@ -7,6 +7,7 @@ A name that is not in the table is refused: a wrong rule gives wrong ids with no
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from legato.core.errors import CheckpointError
@@ -190,7 +191,7 @@ def _vocabulary(metadata: Mapping[str, Any]) -> dict[str, int]:
 
 def _byte_level(metadata: Mapping[str, Any]) -> dict[str, Any]:
     pre = metadata.get("tokenizer.ggml.pre")
-    if pre not in _SPLITS:
+    if not isinstance(pre, str) or pre not in _SPLITS:
         known = ", ".join(sorted(_SPLITS))
         raise CheckpointError(f"GGUF: tokenizer.ggml.pre {pre!r} is not supported (supported: {known})")
     merges = _array(metadata, "tokenizer.ggml.merges", (str,))
@@ -267,19 +268,26 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merges_from_scores(metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[list[str]]:
-    """Every way to build a piece from two others, best resulting piece first."""
+    """Every way to build a piece from two others, best resulting piece first.
+
+    Sentencepiece merges pieces of equal score from left to right, which a list of merges cannot say. Runs of one
+    character (vocabularies have runs of spaces) come out the same with the longest first; other ties are refused.
+    """
     scores = _array(metadata, "tokenizer.ggml.scores", (float, int))
     if len(scores) != len(vocabulary):
         raise CheckpointError(f"GGUF: tokenizer.ggml.scores has {len(scores)} entries for {len(vocabulary)} tokens")
     normal = {token for (token, id), type in zip(vocabulary.items(), _token_types(metadata), strict=True) if type == 1}
-    pairs = [
-        (-float(scores[vocabulary[token]]), vocabulary[token], token[:cut], token[cut:])
+    merges = [
+        (-scores[vocabulary[token]], -len(token), token, cut)
         for token in normal
         for cut in range(1, len(token))
         if token[:cut] in normal and token[cut:] in normal
     ]
-    pairs.sort(key=lambda pair: (pair[0], pair[1], len(pair[2])))
-    return [[left, right] for _, _, left, right in pairs]
+    merges.sort()
+    for (score, _, token, _), (next_score, _, next_token, _) in pairwise(merges):
+        if score == next_score and token != next_token and len({*token, *next_token}) > 1:
+            raise CheckpointError(f"GGUF: tokenizer.ggml.scores ranks {token!r} and {next_token!r} equally")
+    return [[token[:cut], token[cut:]] for _, _, token, cut in merges]
 
 
 def _post_processor(metadata: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -78,7 +78,8 @@ def test_f03_the_drain_ends_in_time_and_a_second_signal_ends_at_once() -> None:
         served() as (process, url, _),
         httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response,
     ):
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        assert next(lines)
         process.send_signal(signal.SIGINT)
         wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
         process.send_signal(signal.SIGINT)

@@ -38,8 +38,8 @@ def bodies() -> list[dict[str, Any]]:
         {"temperature": 0},
         {"temperature": 1, "seed": 1},
         {"temperature": 0.8, "top_p": 0.9, "seed": 2},
-        {"temperature": 1.2, "top_k": 20, "seed": 3, "repetition_penalty": 1.3},
-        {"temperature": 1, "min_p": 0.1, "seed": 4, "frequency_penalty": 0.5},
+        {"temperature": 1.2, "seed": 3, "extra": {"top_k": 20, "repetition_penalty": 1.3}},
+        {"temperature": 1, "seed": 4, "frequency_penalty": 0.5, "extra": {"min_p": 0.1}},
         {"temperature": 0, "presence_penalty": 1.5, "stop": ["."]},
         {"temperature": 1, "seed": 5, "extra": {"min_tokens": 6}},
         {"temperature": 0.7, "seed": 6, "n": 2},
@@ -105,7 +105,7 @@ def test_token_ids_give_what_their_text_gives(server: Running) -> None:
 
 def test_poison_beside_a_running_request(server: Running) -> None:
     """Oracle 6, with the prompts that hurt: a megabyte, beyond the context, outside the vocabulary."""
-    body: dict[str, Any] = {"prompt": "Rivers of the world:", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    body: dict[str, Any] = {"prompt": "Rivers of the world:", "max_tokens": 60, "seed": 1, "ignore_eos": True}
     expected = server.complete(**body)["choices"]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         beside = pool.submit(server.complete, **body)

@@ -2,11 +2,10 @@
 
 import pytest
 
+from legato.core.types import FinishReason
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_roomy_is_starved
 from support.scripted import ScriptedExecutor, full_group, window_group
-
-from legato.core.types import FinishReason
 
 SAMPLING = {
     "greedy": {"temperature": 0.0},

@@ -57,14 +57,12 @@ class KvBlocks:
     def new_tables(self) -> BlockTables:
         return BlockTables(len(self.pools))
 
-    def missing(self, tables: BlockTables | None, num_positions: int) -> list[int]:
+    def missing(self, tables: BlockTables, num_positions: int) -> list[int]:
         """Blocks per group that a sequence may still have to take before it has computed `num_positions`."""
         length = -(-num_positions // self.block_size)
-        needed = [min(length, most) for most in self._most_blocks]
-        if tables is None:
-            return needed
         return [
-            max(0, count - (tables.length - dropped)) for count, dropped in zip(needed, tables.dropped, strict=True)
+            max(0, min(length, most) - (tables.length - dropped))
+            for most, dropped in zip(self._most_blocks, tables.dropped, strict=True)
         ]
 
     def num_free(self) -> list[int]:

@@ -97,8 +97,8 @@ def test_a_windowed_sequence_alone_never_runs_out(window, block_size, num_blocks
 
 def test_missing_counts_what_may_still_be_taken():
     kv = blocks_of(None, 6, max_chunk=3)
-    assert kv.missing(None, 20) == [5, 3]
     tables = kv.new_tables()
+    assert kv.missing(tables, 20) == [5, 3]
     kv.grow(tables, 8)
     assert kv.missing(tables, 20) == [3, 1]
     assert kv.missing(tables, 4) == [0, 0]

@@ -34,6 +34,11 @@ bool distinct(std::span<const int32_t> slots, int32_t max_seqs) {
   return true;
 }
 
+// A row of padding repeats its predecessor and writes nothing.
+bool pads(const StepInput& step, size_t row) {
+  return !step.kv_slots.empty() && row < step.kv_slots[0].size() && step.kv_slots[0][row] < 0;
+}
+
 void check_rows(const StepInput& step, const StepLimits& limits) {
   const size_t rows = step.tokens.size(), seqs = step.seq_slots.size();
   need(rows >= 1 && rows <= static_cast<size_t>(limits.max_rows), "tokens", "number of rows is out of range");
@@ -50,7 +55,8 @@ void check_rows(const StepInput& step, const StepLimits& limits) {
   for (size_t s = 0; s < seqs; ++s) {
     const auto begin = static_cast<size_t>(step.row_offsets[s]), end = static_cast<size_t>(step.row_offsets[s + 1]);
     for (size_t r = begin + 1; r < end; ++r) {
-      need(step.positions[r] == step.positions[r - 1] + 1, "positions", "a sequence's rows are not consecutive");
+      const int32_t ahead = step.positions[r] - step.positions[r - 1];
+      need(ahead == 1 || (ahead == 0 && pads(step, r)), "positions", "a sequence's rows are not consecutive");
     }
   }
 }

@@ -230,10 +230,11 @@ class ScriptedExecutor:
             slot = plan.kv_slots[group][row]
             assert slot == blocks[position // size] * size + position % size, "KV slots follow from the table"
             cache[slot] = plan.tokens[row]
-        seen_from = 0 if window is None or not rows else max(0, first - window + 1)
+        first = min(first, len(history) - 1)  # where padding looks
+        seen_from = 0 if window is None else max(0, first - window + 1)
         for i, block in enumerate(blocks):
             low, high = max(seen_from, i * size), min(len(history), (i + 1) * size)
-            if low >= high or not rows:
+            if low >= high:
                 continue
             assert block != NO_BLOCK, "a visible position has no block"
             shift = (block - i) * size

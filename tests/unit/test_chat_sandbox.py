@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from legato.chat.sandbox import Sandbox, TemplateTooExpensive
+from legato.chat.budget import TemplateTooExpensive
+from legato.chat.sandbox import Sandbox
 from legato.chat.template import ChatTemplate
 from legato.core.errors import LegatoError, RequestError
 from legato.tokenizer.assets import assets_from_folder, assets_from_gguf
@@ -115,6 +116,17 @@ BOMBS = [
     "{% set r = range(99999) | list %}{{ r | select('in', r) | list | length }}",
     "{% set r = 'a' * 9999999 %}{% for a in range(99999) %}{% if r == r[1:] %}{% endif %}{% endfor %}",
     "{% set r = 'a' * 9999999 %}{% for a in range(99999) %}{% set b = r.upper() %}{% endfor %}",
+    "{% set r = ['a' * 9999] * 9999 %}{{ r | select | join }}",
+    "{% set r = ['a' * 9999] * 9999 %}{{ ''.join(r | select) }}",
+    "{% set r = ['a' * 9999] * 9999 %}{{ r | select | unique | list }}{{ r | select | max }}",
+    "{% set a, b = 'a' * 999999, 'a' * 999998 ~ 'a' %}{% for i in range(9999) %}{{ loop.changed(a, b) }}{% endfor %}",
+    "{% set r = ['a' * 9999] * 9999 %}{{ r.index('b') }}",
+    "{{ ('a' * 999999) | list }}",
+    "{{ ('a' * 999999) | select | list }}",
+    "{{ ('a,' * 999999).split(',') }}",
+    "{{ ('a ' * 999999).split() }}",
+    "{{ ('a\n' * 999999).splitlines() }}",
+    "{{ ('a-' * 99999) | title }}",
 ]  # fmt: skip
 
 
@@ -132,7 +144,7 @@ def test_g01_a_hostile_template_is_a_request_error(bomb: str) -> None:
 
 
 def test_the_budget_is_per_rendering_and_thread() -> None:
-    sandbox = Sandbox(budget=1 << 20)
+    sandbox = Sandbox(budget=1 << 21)
     most = sandbox.compile_template("{% for i in range(12000) %}{% endfor %}ok")
     assert [sandbox.render(most, {}) for _ in range(3)] == ["ok"] * 3
     results: list[str] = []
@@ -157,6 +169,9 @@ def test_the_budget_is_per_rendering_and_thread() -> None:
         ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
         ("{{ {'b': '<é>', 'a': [1]} | tojson }}", '{"b": "<é>", "a": [1]}'),
         ("{{ {'a': 1} | tojson(indent=2) }}", '{\n  "a": 1\n}'),
+        ("{{ '{{\"a\": {}}} 2024'.format(1) }}", '{"a": 1} 2024'),
+        ("{{ '{\"a\": {\"b\": %s}} 2024' % 1 }}", '{"a": {"b": 1}} 2024'),
+        ("{% set g = [1, 2, 3] | map('string') %}{{ g | first }}{{ g | join }}", "123"),
         ("{{ '%s-%03d' % ('a', 7) }} {{ '{:>4}|{x}'.format('a', x=1) }} {{ '%d' | format(3) }}", "a-007    a|1 3"),
         ("{{ 'a,b'.split(',')[-1] }}{{ ' x '.strip() }}{{ 'Ab'.upper() }}{{ 'abc'.replace('b', '_') }}", "bxABa_c"),
         ("{{ 1 < 2 < 3 }}{{ 'a' in ['a'] }}{{ 'b' not in 'abc' }}{{ [1, 2, 3][1:] }}", "TrueTrueFalse[2, 3]"),

@@ -1,14 +1,12 @@
 """A Jinja environment for templates that nobody here has read.
 
 A chat template comes from a model file, so it is code from outside. It must reach nothing but its own variables, and
-it must not be able to hang or fill the process. Three things see to that:
+it must not be able to hang or fill the process:
 
 - Jinja's ImmutableSandboxedEnvironment, narrowed: attributes exist only on strings (a list of methods), mappings,
   sequences and Jinja's own objects; only listed filters and globals exist; nothing loads other templates.
-- A budget of work units per rendering. Every loop round, call, filter, test, comparison, slice, operator and output
-  costs a fixed amount plus the size of what it handles. The budget counts work, not time: a template that passes
-  once always passes.
-- What can blow up from small arguments (`*`, `**`, replace, join, indent, round, format) is measured before it runs.
+- Whatever a template does is paid from a budget of work units (budget.py). What the sandbox does not intercept, loops,
+  output, `~`, comparisons and slices, is led through filters that pay.
 
 Settings are those of transformers, so that templates give the same text: trim_blocks, lstrip_blocks, loop controls,
 `tojson` without HTML escapes, `raise_exception`, `strftime_now`, and a `generation` block that does nothing.
@@ -16,13 +14,11 @@ Settings are those of transformers, so that templates give the same text: trim_b
 
 import functools
 import json
-import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes, pass_context
+from jinja2 import Environment, Template, TemplateError, nodes, pass_context
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro, Undefined
@@ -30,11 +26,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
-__all__ = ["Sandbox", "TemplateRefusal", "TemplateTooExpensive"]
+from legato.chat.budget import BUDGET, Budget, TemplateTooExpensive
 
-BUDGET = 1 << 26  # work units of one rendering: a million steps, or 64 Mi characters
-STEP = 64  # units of one loop round, call, filter or operator; a character or element is one unit
-MAX_BITS = 4096  # of an integer that a template computes
+__all__ = ["Sandbox", "TemplateRefusal"]
 
 _STR_METHODS = frozenset([
     "capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isascii",
@@ -47,18 +41,14 @@ _FILTERS = [
     "abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "format",
     "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min",
     "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "sort", "string",
-    "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
+    "title", "trim", "truncate", "unique", "upper", "urlencode",
 ]  # fmt: skip
+_PASSED_BY_JINJA = (Context, Environment, nodes.EvalContext)
 _GLOBALS = ("range", "dict", "namespace", "joiner", "cycler")
-_FREE = frozenset({"count", "length", "first", "last", "d", "default", "safe"})  # filters that do not look inside
 
 
 class TemplateRefusal(TemplateError):
     """The template itself called raise_exception: its sentence is meant for the user."""
-
-
-class TemplateTooExpensive(TemplateError):
-    """The template needs more work than any real one."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -69,34 +59,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self, budget: int = BUDGET) -> None:
         """budget: work units of one rendering."""
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, LoopControlExtension])
-        self._budget = budget
-        self._local = threading.local()
-        self.filters = {name: self._limited_filter(name, self.filters[name]) for name in _FILTERS}
+        self._budget = Budget(budget)
+        self.filters = {name: self._paid_filter(name, self.filters[name]) for name in _FILTERS}
         self.filters["tojson"] = self._tojson
-        self.filters |= {"#rounds": self._rounds, "#operand": self._operand, "#joined": self._joined}
-        self.filters["#written"] = pass_context(
-            lambda context, value: self._operand(value)
-        )  # never folded to a constant
-        self.tests = {name: self._limited_test(test) for name, test in self.tests.items()}  # type: ignore
+        self.filters |= {"#rounds": self._rounds, "#operand": self._operand, "#sliced": self._sliced}
+        self.filters |= {"#joined": self._joined, "#written": self._written}
+        self.tests = {name: self._paid_test(test) for name, test in self.tests.items()}  # type: ignore
         self.globals = {name: self.globals[name] for name in _GLOBALS}
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
     def compile_template(self, source: str) -> Template:
         """Raises TemplateSyntaxError, and TemplateTooExpensive where constant parts alone exceed the budget."""
-        self._local.left = self._budget
+        self._budget.reset()
         return self.from_string(source)
 
     def render(self, template: Template, variables: Mapping[str, Any]) -> str:
         """The rendered text. Raises whatever the template's code raises, TemplateTooExpensive beyond the budget."""
-        self._local.left = self._budget
+        self._budget.reset()
         return template.render(variables)
-
-    def spend(self, size: int) -> None:
-        """Takes one step and `size` units off the budget of this thread's rendering."""
-        self._local.left -= STEP + size
-        if self._local.left < 0:
-            raise TemplateTooExpensive("the chat template needs too much work for these messages")
 
     # What compiled templates call.
 
@@ -106,13 +86,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return isinstance(obj, _OPEN_TYPES) and super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
-        if isinstance(owner, str):
-            __self._check_method(owner, name, args)
+        args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
+        if isinstance(__obj, Macro):
+            __self._budget.spend_shallow(*args)
         else:
-            __self.spend(0)
+            __self._budget.method(getattr(__obj, "__self__", None), getattr(__obj, "__name__", ""), args)
         result = super().call(__context, __obj, *args, **kwargs)
-        __self.spend(_length(result))
+        __self._budget.spend_shallow(result)
         return result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -120,21 +100,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if wrapped is None:
             return None
 
-        def limited(*args: Any, **kwargs: Any) -> str:
-            self._check_format(value.__self__, (args, kwargs))
+        def paid(*args: Any, **kwargs: Any) -> str:
+            self._budget.format(value.__self__, [args, kwargs])
             return wrapped(*args, **kwargs)
 
-        return limited
+        return paid
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            self._check_product(left, right)
-        elif operator == "**":
-            self._check_power(left, right)
-        elif operator == "%" and isinstance(left, str):
-            self._check_format(left, right)
-        else:
-            self.spend(_length(left) + _length(right))
+        self._budget.operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -142,93 +115,28 @@ class Sandbox(ImmutableSandboxedEnvironment):
         _Meter().visit(tree)
         return tree
 
-    # Costs.
-
-    def _spend_deep(self, value: Any) -> None:
-        """Pays for all strings and elements inside a value, shared ones as often as they would be written."""
-        if isinstance(value, str):
-            self.spend(len(value))
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                self._spend_deep(key)
-                self._spend_deep(item)
-        elif isinstance(value, list | tuple):
-            for item in value:
-                self._spend_deep(item)
-        else:
-            self.spend(0)
-
-    def _check_method(self, text: str, name: str, args: tuple[Any, ...]) -> None:
-        if name == "replace" and len(args) >= 2:
-            self._check_replace(text, args[0], args[1])
-        elif name == "join":
-            self._spend_deep(args)
-            self.spend(len(text) * sum(_length(arg) for arg in args))
-        else:
-            self.spend(len(text) + sum(_length(arg) for arg in args))
-
-    def _check_replace(self, text: str, old: Any, new: Any) -> None:
-        rounds = text.count(str(old)) if str(old) else len(text) + 1
-        self.spend(len(text) + rounds * len(str(new)))
-
-    def _check_product(self, left: Any, right: Any) -> None:
-        for sequence, times in ((left, right), (right, left)):
-            if isinstance(sequence, str | list | tuple) and isinstance(times, int):
-                self.spend(len(sequence) * max(times, 0))
-                return
-        self.spend(0)
-        if _bits(left) + _bits(right) > MAX_BITS:
-            raise TemplateTooExpensive("the chat template computes with too large numbers")
-
-    def _check_power(self, left: Any, right: Any) -> None:
-        self.spend(0)
-        if isinstance(right, int) and _bits(left) * abs(right) > MAX_BITS:
-            raise TemplateTooExpensive("the chat template computes with too large numbers")
-
-    def _check_format(self, text: str, args: Any) -> None:
-        """Widths must be short literals: a small format can otherwise ask for a large text."""
-        if re.search(r"\d{4}|%[^a-zA-Z%]*\*|\{[^}]*\{", text):
-            raise TemplateTooExpensive("the chat template formats with a computed or too large width")
-        self.spend(len(text) + 1000 * (text.count("%") + text.count("{")))
-        self._spend_deep(args)
-
     # Filters and tests.
 
-    def _limited_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter that pays for its arguments and its result, and is measured first where it can blow up."""
-
+    def _paid_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def limited(*args: Any, **kwargs: Any) -> Any:
-            values = [arg for arg in args if not isinstance(arg, Context | Sandbox | nodes.EvalContext)]
-            self._check_filter(name, values, kwargs)
-            result = function(*args, **kwargs)
-            if name not in _FREE:
-                self.spend(_length(result))
+        def paid(*args: Any, **kwargs: Any) -> Any:
+            own = [arg for arg in args if isinstance(arg, _PASSED_BY_JINJA)]
+            values = [arg for arg in args if not isinstance(arg, _PASSED_BY_JINJA)]
+            self._budget.filter(name, values, kwargs)
+            result = function(*own, *values, **kwargs)
+            self._budget.spend_shallow(result)
             return result
 
-        return limited
+        return paid
 
-    def _check_filter(self, name: str, values: list[Any], kwargs: Mapping[str, Any]) -> None:
-        if name == "replace" and len(values) >= 3:
-            self._check_replace(str(values[0]), values[1], values[2])
-        elif name in ("join", "string", "unique", "sort", "groupby", "dictsort", "urlencode", "e", "escape"):
-            self._spend_deep(values)
-            if name == "join":
-                separator = values[1] if len(values) > 1 else kwargs.get("d", "")
-                self.spend(_length(values[0]) * _length(separator))
-        elif name == "indent":
-            width = values[1] if len(values) > 1 else kwargs.get("width", 4)
-            self.spend(_length(values[0]) * (width if isinstance(width, int) else _length(width)))
-        elif name == "round":
-            if any(_bits(value) > 6 for value in (*values[1:], *kwargs.values())):
-                raise TemplateTooExpensive("the chat template rounds to too many digits")
-            self.spend(0)
-        elif name == "format":
-            self._check_format(str(values[0]), (values[1:], kwargs))
-        elif name not in _FREE:
-            self.spend(sum(map(_length, values)))
-        else:
-            self.spend(0)
+    def _paid_test(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def paid(*args: Any) -> Any:
+            values = [arg for arg in args if not isinstance(arg, _PASSED_BY_JINJA)]
+            self._budget.spend_deep(values if len(values) > 1 else None)
+            return function(*args)
+
+        return paid
 
     def _tojson(
         self,
@@ -238,45 +146,39 @@ class Sandbox(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        if isinstance(indent, int) and indent > 16:
-            raise TemplateTooExpensive("the chat template indents JSON too far")
-        self._spend_deep(value)
+        self._budget.json(value, indent)
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-        self.spend(len(text))
+        self._budget.spend_shallow(text)
         return text
 
-    def _limited_test(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A test that pays for what it may compare."""
-
-        @functools.wraps(function)
-        def limited(*args: Any) -> Any:
-            if len(args) > 1:
-                self._spend_deep([arg for arg in args if not isinstance(arg, Context | Sandbox | nodes.EvalContext)])
-            else:
-                self.spend(0)
-            return function(*args)
-
-        return limited
+    # Where _Meter leads things through.
 
     def _rounds(self, values: Iterable[Any]) -> Iterator[Any]:
-        """What a loop runs over."""
         for value in values:
-            self.spend(0)
+            self._budget.spend()
             yield value
 
     def _operand(self, value: Any) -> Any:
-        """What is written, compared or sliced."""
-        self._spend_deep(value)
+        self._budget.spend_deep(value)
+        return value
+
+    def _sliced(self, value: Any) -> Any:
+        self._budget.spend_shallow(value)
         return value
 
     def _joined(self, values: list[Any]) -> str:
-        """The operator `~`."""
-        self._spend_deep(values)
+        self._budget.spend_deep(values)
         return "".join(map(str, values))
+
+    @pass_context
+    def _written(self, context: Context, value: Any) -> Any:
+        """Takes the context only so that constant output is not computed once, at compile time, and then for free."""
+        self._budget.spend_deep(value)
+        return value
 
 
 class _Meter(NodeTransformer):
-    """Routes what the sandbox does not intercept (loops, output, `~`, comparisons, slices) through counting filters."""
+    """Leads what the sandbox does not intercept through the filters above."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -302,7 +204,7 @@ class _Meter(NodeTransformer):
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem:
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            node.node = _filtered(node.node, "#operand")
+            node.node = _filtered(node.node, "#sliced")
         return node
 
 
@@ -328,12 +230,3 @@ def _strftime_now(format: str) -> str:
     if len(format) > 256:
         raise TemplateTooExpensive("the chat template asks for a too long date format")
     return datetime.now().strftime(format)
-
-
-def _length(value: Any) -> int:
-    """Size of a value without looking inside."""
-    return len(value) if isinstance(value, str | list | tuple | Mapping) else 0
-
-
-def _bits(value: Any) -> int:
-    return value.bit_length() if isinstance(value, int) else 0

@@ -5,9 +5,10 @@ from typing import Any
 
 from jinja2 import Template, TemplateSyntaxError, meta
 
+from legato.chat.budget import TemplateTooExpensive
 from legato.chat.guard import Guard
 from legato.chat.messages import normalized
-from legato.chat.sandbox import Sandbox, TemplateRefusal, TemplateTooExpensive
+from legato.chat.sandbox import Sandbox, TemplateRefusal
 from legato.core.errors import CheckpointError, RequestError
 from legato.tokenizer.tokenizer import Tokenizer
 

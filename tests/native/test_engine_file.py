@@ -17,7 +17,8 @@ from fuzz.engine_file import make, outcome, seed_file
 from fuzz.fuzzer import CORPUS
 from legato import _native
 from legato.build import engine_file
-from legato.build.encode import encode_plan, plan_from_json, plan_to_json
+from legato.build.dump import from_json, to_json
+from legato.build.encode import encode_plan
 from legato.build.engine_file import EngineFile, Section, TensorRecord, sign, write_engine
 from legato.build.lower import lower
 from legato.build.pack import pack_tensors
@@ -66,7 +67,7 @@ def test_a_file_comes_back_as_it_was_written(engine: Path) -> None:
 def test_plans_survive_json(model_type: str) -> None:
     source = tiny_source(tiny_config(model_type))
     plan = lower(find(source.config, "config.json"), source)
-    assert plan_from_json(plan_to_json(plan)) == plan
+    assert from_json(to_json(plan)) == plan
 
 
 def test_unknown_parts_of_a_plan_are_refused() -> None:
@@ -78,7 +79,7 @@ def test_unknown_parts_of_a_plan_are_refused() -> None:
     with pytest.raises(ConfigError, match="no activation format 'fp8'"):
         encode_plan(replace(plan, buffers=buffers))
     with pytest.raises(ValueError, match="colour"):
-        plan_from_json({**plan_to_json(plan), "colour": 1})
+        from_json({**to_json(plan), "colour": 1})
 
 
 def test_a_damaged_tensor_is_found_by_verify(engine: Path, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """A plan as JSON (for the engine file) and as text (for `legato inspect` and golden dumps). Both are deterministic."""
 
-import json
 from dataclasses import asdict, fields
 from typing import Any
 
 from legato.build.plan import Buffer, Op, Plan, Rope, Tensor
-from legato.build.verify import CHECKS, PlanError
+from legato.build.verify import CHECKS
 from legato.core.types import CacheGroup
 
 __all__ = ["dump", "from_json", "to_json"]
@@ -14,25 +13,23 @@ _OPS: dict[str, type[Op]] = {cls.kind: cls for cls in CHECKS}
 _PARTS: dict[str, Any] = {"groups": CacheGroup, "tensors": Tensor, "buffers": Buffer, "ropes": Rope}
 
 
-def to_json(plan: Plan) -> str:
-    """One JSON object; ops carry their kind. Floats are written so that they read back to the same bits."""
-    document = asdict(plan)
-    document["ops"] = [{"op": op.kind, **asdict(op)} for op in plan.ops]  # type: ignore[call-overload]
-    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as dicts, lists and numbers for json.dumps; ops carry their kind. `from_json` is its inverse."""
+    return asdict(plan) | {"ops": [{"op": op.kind, **asdict(op)} for op in plan.ops]}  # type: ignore[call-overload]
 
 
-def from_json(text: str) -> Plan:
-    """The plan that `to_json` wrote, not verified. Raises PlanError for anything else."""
+def from_json(document: Any) -> Plan:
+    """The plan that `to_json` gave, not verified. Raises ValueError for anything else."""
     try:
-        document = json.loads(text)
+        document = dict(document)
         values = {f.name: _tuples(document.pop(f.name)) for f in fields(Plan)}
         for name, cls in _PARTS.items():
             values[name] = tuple(cls(**part) for part in values[name])
         values["ops"] = tuple(_OPS[op.pop("op")](**op) for op in values["ops"])
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise PlanError(f"plan is damaged: {e}") from e
+    except (KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"plan is damaged: {e}") from e
     if document:
-        raise PlanError(f"plan is damaged: unknown key '{min(document)}'")
+        raise ValueError(f"plan is damaged: unknown key '{min(document)}'")
     return Plan(**values)
 
 

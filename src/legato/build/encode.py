@@ -1,17 +1,15 @@
-"""The plan in the two forms an engine file holds: JSON for people and Python, fixed binary records for the runtime.
+"""The plan as fixed binary records for the runtime. (The engine file also holds it as JSON: see dump.py.)
 
-The binary form is drawn in docs/engine-file.md and read by csrc/runtime/plan_records.cpp; both change together, with
+The records are drawn in docs/engine-file.md and read by csrc/runtime/plan_records.cpp; both change together, with
 the version of the engine file.
 """
 
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any
 
 from legato.build.plan import (
     Attention,
-    Buffer,
     Embed,
     HeadsToCache,
     Linear,
@@ -19,17 +17,14 @@ from legato.build.plan import (
     Norm,
     Op,
     Plan,
-    Rope,
     SelectRows,
-    Tensor,
 )
 from legato.core.errors import ConfigError
-from legato.core.types import CacheGroup
 
-__all__ = ["act_format", "encode_plan", "plan_from_json", "plan_to_json"]
+__all__ = ["act_format", "encode_plan"]
 
-_OPS: dict[str, type[Op]] = {op.kind: op for op in (Embed, Norm, Linear, HeadsToCache, Attention, SelectRows, Logits)}
-_OP_CODES = {kind: code for code, kind in enumerate(_OPS)}
+_OPS: tuple[type[Op], ...] = (Embed, Norm, Linear, HeadsToCache, Attention, SelectRows, Logits)
+_OP_CODES = {op.kind: code for code, op in enumerate(_OPS)}
 _GROUP_KINDS = {"full": 0, "window": 1}
 _DOMAINS = {"row": 0, "out": 1}
 _NORMS = {"rms": 0, "layer": 1}
@@ -41,32 +36,6 @@ _GROUP = struct.Struct("<5I12x")  # kind, window, layers, kv_heads, head_dim
 _BUFFER = struct.Struct("<4I")  # width, activation type, group, domain
 _ROPE = struct.Struct("<IId")  # dim, reserved, factor; then dim / 2 doubles
 _OP = struct.Struct("<16i2f")
-
-
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as plain dicts and lists; `plan_from_json` is its inverse, floats included."""
-    return asdict(plan) | {"ops": [{"op": op.kind, **asdict(op)} for op in plan.ops]}  # type: ignore[call-overload]
-
-
-def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """Inverse of plan_to_json. ValueError, KeyError or TypeError where the data is not a plan."""
-    values = dict(data)
-    names = {f.name for f in fields(Plan)}
-    if set(values) != names:
-        raise ValueError(f"plan: unknown or missing keys {sorted(set(values) ^ names)}")
-    values["kv_heads"] = tuple(values["kv_heads"])
-    values["head_dims"] = tuple(values["head_dims"])
-    values["groups"] = tuple(CacheGroup(**group) for group in values["groups"])
-    values["buffers"] = tuple(Buffer(**buffer) for buffer in values["buffers"])
-    values["tensors"] = tuple(
-        Tensor(**{**tensor, **{key: tuple(tensor[key]) for key in ("shape", "sources", "views")}})
-        for tensor in values["tensors"]
-    )
-    values["ropes"] = tuple(Rope(**{**rope, "inv_freq": tuple(rope["inv_freq"])}) for rope in values["ropes"])
-    values["ops"] = tuple(
-        _OPS[op["op"]](**{name: value for name, value in op.items() if name != "op"}) for op in values["ops"]
-    )
-    return Plan(**values)
 
 
 def act_format(name: str) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from legato.build.encode import encode_plan, plan_from_json, plan_to_json
+from legato.build.dump import from_json, to_json
+from legato.build.encode import encode_plan
 from legato.build.plan import Plan
 from legato.core.errors import CheckpointError, ConfigError
 from legato.tokenizer.assets import TextAssets
@@ -134,7 +135,7 @@ def parse_engine(path: Path, file: BinaryIO, size: int) -> EngineFile:
                 raise fail(f"section {kind.name} is damaged (hash differs)")
     try:
         meta = json.loads(sections[Section.META])
-        plan = plan_from_json(meta.pop("plan"))
+        plan = from_json(meta.pop("plan"))
         records = tuple(TensorRecord(*values) for values in _TENSOR.iter_unpack(sections[Section.TENSORS]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise fail(f"metadata is malformed ({error})") from error
@@ -180,7 +181,7 @@ def sign(data: bytearray) -> None:
 
 
 def _write(file: BinaryIO, plan: Plan, meta: Mapping[str, Any], tensors: Iterable[tuple[TensorRecord, Bytes]]) -> None:
-    document = json.dumps({**meta, "plan": plan_to_json(plan)}, separators=(",", ":"), allow_nan=False)
+    document = json.dumps({**meta, "plan": to_json(plan)}, separators=(",", ":"), allow_nan=False)
     payload = {Section.META: document.encode(), Section.PLAN: encode_plan(plan)}
     table_size = len(plan.tensors) * _TENSOR.size
     offsets, sizes = {}, {}

@@ -7,7 +7,6 @@ import pytest
 from legato.build.dump import dump, from_json, to_json
 from legato.build.lower import lower
 from legato.build.plan import Plan
-from legato.build.verify import PlanError
 from legato.models.find import find
 from support.tiny_models import ARCHITECTURES, tiny_config, tiny_source
 
@@ -20,30 +19,30 @@ def make(model_type: str) -> Plan:
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_json_round_trip(model_type: str) -> None:
     plan = make(model_type)
-    again = from_json(to_json(plan))
+    again = from_json(json.loads(json.dumps(to_json(plan))))
     assert again == plan
     assert to_json(again) == to_json(plan)
     assert dump(again) == dump(plan)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", to_json(make("llama"))[:-2]])
-def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(PlanError, match="plan is damaged"):
-        from_json(text)
+@pytest.mark.parametrize("document", [None, [], {}, 1, "plan", {"ops": []}, {**to_json(make("llama")), "ropes": 3}])
+def test_other_documents_are_refused(document: object) -> None:
+    with pytest.raises(ValueError):
+        from_json(document)
 
 
 @pytest.mark.parametrize("part", ["ops", "tensors", "buffers", "ropes", "groups"])
 def test_unknown_fields_are_refused(part: str) -> None:
-    document = json.loads(to_json(make("llama")))
+    document = to_json(make("llama"))
     document[part][0]["extra"] = 1
-    with pytest.raises(PlanError, match="extra"):
-        from_json(json.dumps(document))
+    with pytest.raises(ValueError, match="extra"):
+        from_json(document)
 
 
 def test_unknown_ops_and_keys_are_refused() -> None:
-    document = json.loads(to_json(make("llama")))
-    with pytest.raises(PlanError, match="unknown key 'more'"):
-        from_json(json.dumps({**document, "more": 1}))
+    document = to_json(make("llama"))
+    with pytest.raises(ValueError, match="unknown key 'more'"):
+        from_json({**document, "more": 1})
     document["ops"][0]["op"] = "teleport"
-    with pytest.raises(PlanError, match="teleport"):
-        from_json(json.dumps(document))
+    with pytest.raises(ValueError, match="teleport"):
+        from_json(document)

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Regenerates the golden files with torch and transformers in an environment of their own, then checks against them.
+# PARITY_VENV: that environment (default .venv-parity; made where it is missing, about 1 GB). PARITY_PIP: more flags for
+# pip, such as an index with CPU builds of torch.
+set -eu
+cd "$(dirname "$0")/.."
+venv=${PARITY_VENV:-.venv-parity}
+python=${VENV:-.venv}/bin/python
+if [ ! -x "$venv/bin/python" ]; then
+  "${PYTHON:-python3}" -m venv "$venv"
+  # shellcheck disable=SC2086
+  "$venv/bin/python" -m pip install --quiet ${PARITY_PIP:-} \
+    "torch>=2.10" "transformers==5.19.*" accelerate gguf safetensors tokenizers jinja2 filelock
+fi
+model=$("$python" -c '
+from legato.weights.cache_dir import default_cache_dir
+from legato.weights.open import open_checkpoint
+
+with open_checkpoint("", revision=None, cache_dir=default_cache_dir()) as checkpoint:
+    print(checkpoint.source.config_file)')
+export PYTHONPATH=src:tests:tests/parity
+for script in make_rope make_shapes make_tiny; do
+  "$venv/bin/python" "tests/parity/$script.py"
+done
+"$venv/bin/python" tests/parity/make_default.py "$model"
+"$python" tests/parity/make_windows.py "$model"
+git --no-pager diff --stat -- tests/golden
+unset PYTHONPATH
+"$python" -m pytest tests/parity tests/unit/models tests/unit/build "$@"
+PYTHONPATH=tests:tests/parity "$python" tests/parity/check_quality.py "$model"

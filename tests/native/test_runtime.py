@@ -1,0 +1,470 @@
+"""The plan runner against the reference, bit for bit against itself, and with steps that are wrong."""
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import legato._native as native
+from legato.build.lower import lower
+from legato.core.config import SchedulerConfig
+from legato.core.errors import CheckpointError, ConfigError
+from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, Request, StepPlan
+from legato.executor.native import NativeExecutor
+from legato.executor.reference import ReferenceExecutor
+from legato.models import find
+from legato.sampling.reference import sample_row
+from legato.scheduler.scheduler import Scheduler
+from support.drive import GREEDY, greedy, logits, run, step
+from support.driving import Outcomes, drive, make_request
+from support.oracles import assert_roomy_is_starved, assert_same, assert_solo_is_crowd
+from support.tiny_engines import open_native, tiny_engine, write_tiny
+from support.tiny_models import MemorySource, tiny_config, tiny_source
+
+LEVELS = [name for name, obstacle in native.ops.isa_levels().items() if obstacle is None]
+TOKENS = [int(t) for t in np.random.RandomState(5).randint(0, 80, 50)]
+
+# Family, checkpoint dtype, asked format, and the bound of the root mean square error relative to the deviation of the
+# logits. The models are small and steep, so that rounding of activations (bf16, int8) is amplified about 20 times.
+CASES = {
+    "fp32": ("llama", "F32", "auto", 1e-4),
+    "fp32 biases": ("qwen2", "F32", "auto", 1e-4),
+    "fp32 head norms": ("qwen3", "F32", "auto", 1e-4),
+    "fp32 layers without rope": ("smollm3", "F32", "auto", 1e-4),
+    "fp32 window": ("mistral", "F32", "auto", 1e-4),
+    "f16": ("llama", "F16", "auto", 0.03),
+    "bf16": ("llama", "BF16", "auto", 0.05),
+    "q8_0": ("llama", "Q8_0", "auto", 0.1),
+    "q4_0": ("llama", "Q4_0", "auto", 0.1),
+    "q4_1": ("llama", "Q4_1", "auto", 0.1),
+    "int8": ("llama", "F32", "int8", 0.15),
+    "int8 biases": ("qwen2", "BF16", "int8", 0.15),
+    "int4": ("llama", "int4", "int4", 0.12),
+}
+
+
+def source_of(family: str, dtype: str, **changes: Any) -> MemorySource:
+    """A checkpoint of this dtype; "int4": of the numbers that our own 4-bit quantizer makes."""
+    if family == "mistral":
+        changes.setdefault("sliding_window", 9)
+    source = tiny_source(tiny_config(family, **changes), dtype=lambda name: "F32" if dtype == "int4" else dtype)
+    if dtype == "int4":
+        for name, values in source.arrays.items():
+            if name.endswith("proj.weight"):
+                source.arrays[name] = rounded_to_int4(values)
+    return source
+
+
+def rounded_to_int4(values: np.ndarray) -> np.ndarray:
+    weight = native.describe_weight("q4", *values.shape, 32, 0, True)
+    packed, out = np.empty(weight.bytes, np.uint8), np.empty(values.shape, np.float32)
+    native.pack_weight(weight, [("F32", values.view(np.uint8))], packed)
+    native.unpack_columns(weight, packed, 0, out)
+    return out
+
+
+def reference_of(source: MemorySource, **sizes: int) -> ReferenceExecutor:
+    plan = lower(find(source.config, "config.json"), source)
+    sizes = {"block_size": 16, "num_blocks": 60, "max_rows": 64, "max_seqs": 64} | sizes
+    return ReferenceExecutor(plan, source, **sizes)
+
+
+@pytest.fixture(scope="module")
+def reference_logits() -> Callable[[str, str], np.ndarray]:
+    known: dict[tuple[str, str], np.ndarray] = {}
+
+    def get(family: str, dtype: str) -> np.ndarray:
+        if (family, dtype) not in known:
+            known[family, dtype] = logits(reference_of(source_of(family, dtype)), TOKENS)
+        return known[family, dtype]
+
+    return get
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_the_reference(case: str, isa: str, tmp_path: Path, reference_logits: Any) -> None:
+    family, dtype, format, tolerance = CASES[case]
+    expected = reference_logits(family, dtype)
+    assert expected.std() > 1
+    path = write_tiny(tmp_path / "tiny.legato", source_of(family, dtype), format=format)
+    got = logits(open_native(path, isa=isa, threads=2), TOKENS)
+    error = np.abs(got - expected) / expected.std()
+    assert np.sqrt((error**2).mean()) <= tolerance
+    assert error.max() <= 10 * tolerance
+
+
+# ------------------------------------------------------------------------------------------------- batch invariance
+
+
+@pytest.fixture(scope="module", params=["Q4_1", "BF16", "int8"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Long enough to have several attention splits; windows of 300 cross them."""
+    path = tmp_path_factory.mktemp("engine") / "tiny.legato"
+    long = {"max_position_embeddings": 1024, "num_hidden_layers": 2, "sliding_window": 300}
+    if request.param == "int8":
+        return tiny_engine(path, "qwen2", format="int8", max_position_embeddings=1024, num_hidden_layers=2)
+    return tiny_engine(path, "mistral", dtype=lambda name: request.param, **long)
+
+
+def pair(path: Path, *, chunk: int = 512, rows: int = 64, **sizes: Any) -> tuple[Scheduler, NativeExecutor]:
+    executor = open_native(path, max_rows=rows, **{"num_blocks": 400, "max_seqs": 8, "threads": 2} | sizes)
+    limits = {"max_num_batched_tokens": rows, "max_num_seqs": 8, "long_prefill_token_threshold": chunk}
+    return Scheduler(executor.info(), SchedulerConfig(**limits), clock=lambda: 0.0), executor
+
+
+def requests() -> list[Request]:
+    """Short and long prompts, greedy and sampled, with penalties, log probabilities and several choices."""
+    rng = np.random.RandomState(3)
+
+    def prompt(length: int) -> list[int]:
+        return [int(t) for t in rng.randint(0, 80, length)]
+
+    penalties = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
+    return [
+        make_request("greedy", prompt(3), temperature=0.0, max_tokens=12, logprobs=3),
+        make_request("long", prompt(530), temperature=0.8, seed=5, max_tokens=5, logprobs=0),
+        make_request("sampled", prompt(20), temperature=1.2, top_p=0.9, top_k=30, seed=1 << 40, max_tokens=12),
+        make_request("penalized", prompt(9), temperature=0.0, max_tokens=15, logprobs=1, **penalties),
+        make_request("choices", prompt(40), temperature=1.0, min_p=0.02, n=2, seed=7, max_tokens=8),
+        make_request("ends late", prompt(5), temperature=1.5, seed=9, max_tokens=9, min_tokens=6, ends=range(0, 80, 2)),
+    ]
+
+
+def test_p1_solo_is_crowd(engine: Path) -> None:
+    shared = open_native(engine, num_blocks=400, max_seqs=8, threads=2)
+
+    def make() -> tuple[Scheduler, NativeExecutor]:
+        return Scheduler(shared.info(), SchedulerConfig(max_num_batched_tokens=64), clock=lambda: 0.0), shared
+
+    outcomes = assert_solo_is_crowd(make, requests())
+    assert outcomes["choices", 0].tokens != outcomes["choices", 1].tokens
+    assert len(outcomes["ends late", 0].tokens) >= 6
+
+
+@pytest.fixture(scope="module")
+def expected(engine: Path) -> Outcomes:
+    return drive(*pair(engine), requests())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chunk": 16},
+        {"chunk": 17, "rows": 24},
+        {"rows": 600, "chunk": 600},
+        {"threads": 1},
+        {"threads": 3},
+        {"block_size": 32},
+        {"block_size": 64, "num_blocks": 100},
+    ],
+    ids=str,
+)
+def test_p1_chunks_threads_and_blocks_change_no_bit(engine: Path, expected: Outcomes, change: dict[str, int]) -> None:
+    assert_same(expected, drive(*pair(engine, **change), requests()))
+
+
+def test_p1_roomy_is_starved(engine: Path) -> None:
+    penalties = {"repetition_penalty": 1.2, "frequency_penalty": 0.1}
+    crowd = [
+        make_request(str(i), TOKENS[i : i + 20 + i], temperature=0.9 * (i % 2), seed=i, max_tokens=70, **penalties)
+        for i in range(4)
+    ]
+    assert_roomy_is_starved(lambda: pair(engine), lambda: pair(engine, num_blocks=16), crowd)
+
+
+def test_p1_prefaulted_memory_changes_nothing(engine: Path, expected: Outcomes) -> None:
+    assert_same(expected, drive(*pair(engine, prefault_kv=True), requests()))
+
+
+# --------------------------------------------------------------------------------------------------------- sampling
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> NativeExecutor:
+    return open_native(tiny_engine(tmp_path / "tiny.legato"), threads=2)
+
+
+SAMPLING = [
+    {},
+    {"temperature": 1.3, "seed": (1 << 63) + 5, "choice": 3},
+    {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.05, "seed": -2},
+    {
+        "repetition_penalty": 1.4,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.3,
+        "prompt": (1, 2, 3),
+        "output": (4, 4),
+    },
+    {"temperature": 1.0, "repetition_penalty": 0.6, "num_logprobs": 4, "seed": 11},
+    {"min_position": 1000, "end_token_ids": tuple(range(0, 80, 3)), "num_logprobs": 0},
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("changes", SAMPLING, ids=str)
+def test_tokens_are_those_of_the_reference_sampler(tiny: NativeExecutor, changes: dict[str, Any], masked: bool) -> None:
+    params = replace(GREEDY, **changes)
+    mask = np.packbits(np.arange(80) % 5 != 0, bitorder="little").tobytes() if masked else None
+    output, token = list(params.output), 7
+    for position in range(25):
+        plan = step(tiny.info(), [token], position, reset=params if position == 0 else None)
+        if masked:
+            plan = replace(plan, out_masks=array("i", [0]), masks=(mask,))
+        result = run(tiny, plan)
+        expected = sample_row(tiny.logits[0], params, output, position, mask)
+        token = result.tokens[0]
+        assert token == expected.token
+        np.testing.assert_allclose(result.logprobs[0], expected.logprob, atol=1e-5)
+        assert [id for id, _ in result.top_logprobs[0]] == [id for id, _ in expected.top_logprobs]
+        output.append(token)
+
+
+def test_a_row_without_an_allowed_token_is_a_fault(tiny: NativeExecutor) -> None:
+    plan = step(tiny.info(), [1, 2], 0, outputs=[1], reset=GREEDY)
+    result = run(tiny, replace(plan, out_masks=array("i", [0]), masks=(bytes(10),)))
+    assert list(result.tokens) == [-1]
+    assert list(result.faults) == [0, 1]
+
+
+def test_a_reset_forgets_what_was_counted(tiny: NativeExecutor) -> None:
+    penalized = replace(GREEDY, frequency_penalty=2.0)
+    first = [run(tiny, step(tiny.info(), [5], 0, reset=penalized)).tokens[0] for _ in range(2)]
+    assert first[0] == first[1]
+    again = [run(tiny, step(tiny.info(), [5], 0)).tokens[0] for _ in range(3)]
+    assert len({first[0], *again}) > 1
+
+
+def test_a_nan_harms_its_own_row_only(tmp_path: Path) -> None:
+    source = source_of("llama", "F32")
+    source.arrays["model.embed_tokens.weight"][11] = np.nan
+    source.arrays["model.embed_tokens.weight"][12] = 3e38
+    executor = open_native(write_tiny(tmp_path / "nan.legato", source, format="int8"))
+    alone = run(executor, step(executor.info(), [1], 0, reset=GREEDY)).tokens[0]
+    sick = step(executor.info(), [3, 11], 0, reset=replace(GREEDY, slot=1), part=(30, 30))
+    both = joined(step(executor.info(), [1], 0, part=(0, 30)), sick)
+    result = run(executor, both)
+    assert list(result.faults) == [0, 0, 1]
+    assert result.tokens[0] == alone
+    assert result.tokens[2] == -1
+
+
+def test_stale_nans_in_a_block_are_not_read(tmp_path: Path) -> None:
+    source = source_of("llama", "F32")
+    source.arrays["model.embed_tokens.weight"][11] = np.nan
+    executor = open_native(write_tiny(tmp_path / "nan.legato", source))
+    clean = logits(executor, TOKENS[:20])
+    run(executor, step(executor.info(), [11] * 48, 0, reset=GREEDY))
+    np.testing.assert_array_equal(logits(executor, TOKENS[:20]), clean)
+
+
+# ---------------------------------------------------------------------------------------------------- steps and files
+
+
+def joined(first: StepPlan, second: StepPlan) -> StepPlan:
+    """Two sequences in one step, in sequence slots 0 and 1."""
+    n, blocks = first.num_rows, len(first.block_tables[0].blocks)
+    table = BlockTable(
+        array("i", [0, blocks, blocks + len(second.block_tables[0].blocks)]),
+        first.block_tables[0].blocks + second.block_tables[0].blocks,
+    )
+    return replace(
+        first,
+        tokens=first.tokens + second.tokens,
+        positions=first.positions + second.positions,
+        kv_slots=(first.kv_slots[0] + second.kv_slots[0],),
+        row_offsets=array("i", [0, n, n + second.num_rows]),
+        seq_slots=array("i", [0, 1]),
+        block_tables=(table,),
+        out_rows=first.out_rows + array("i", (row + n for row in second.out_rows)),
+        out_purposes=first.out_purposes + second.out_purposes,
+        out_params=first.out_params + array("i", [1] * len(second.out_rows)),
+        resets=first.resets + second.resets,
+    )
+
+
+def ints(*values: int) -> "array[int]":
+    return array("i", values)
+
+
+def table(offsets: Sequence[int], blocks: Sequence[int]) -> dict[str, Any]:
+    return {"block_tables": (BlockTable(ints(*offsets), ints(*blocks)),)}
+
+
+# Three rows of one sequence at positions 15 to 17, so two blocks; each entry spoils one column.
+HOSTILE: list[tuple[str, dict[str, Any]]] = [
+    ("tokens", {"tokens": ints(1, 2, 80)}),
+    ("tokens", {"tokens": ints(1, -1, 2)}),
+    ("tokens", {"tokens": ints()}),
+    ("tokens", {"tokens": ints(*range(65))}),
+    ("tokens", {"tokens": array("q", [1, 2, 3])}),
+    ("tokens", {"tokens": [1, 2, 3]}),
+    ("positions", {"positions": ints(15, 16)}),
+    ("positions", {"positions": ints(15, 16, 256)}),
+    ("positions", {"positions": ints(-1, 0, 1)}),
+    ("positions", {"positions": ints(15, 17, 16)}),
+    ("positions", {"positions": ints(15, 15, 16)}),
+    ("kv_slots", {"kv_slots": ()}),
+    ("kv_slots", {"kv_slots": (array("q", [1, 2]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [1, 2, 60 * 16]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [1, 2, -2]),)}),
+    ("parents", {"parents": ints(0, 0, 1)}),
+    ("row_offsets", {"row_offsets": ints(0, 2)}),
+    ("row_offsets", {"row_offsets": ints(1, 3)}),
+    ("row_offsets", {"row_offsets": ints(0)}),
+    ("row_offsets", {"row_offsets": ints(0, 5, 3), "seq_slots": ints(0, 1)}),
+    ("seq_slots", {"seq_slots": ints()}),
+    ("seq_slots", {"seq_slots": ints(64)}),
+    ("seq_slots", {"seq_slots": ints(-1)}),
+    ("seq_slots", {"seq_slots": ints(3, 3), "row_offsets": ints(0, 1, 3)}),
+    ("block_tables", {"block_tables": ()}),
+    ("block_tables", table([0, 1], [0])),
+    ("block_tables", table([0, 2], [0, 60])),
+    ("block_tables", table([0, 2], [0, NO_BLOCK])),
+    ("block_tables", table([0, 2], [NO_BLOCK, 0])),
+    ("block_tables", table([0, 3], [0, 1])),
+    ("block_tables", table([0, 1, 2], [0, 1])),
+    ("adapters", {"adapters": ints(0)}),
+    ("adapters", {"adapters": ints(-1, -1)}),
+    ("out_rows", {"out_rows": ints(3)}),
+    ("out_rows", {"out_rows": ints(-1)}),
+    ("out_rows", {"out_rows": ints(2, 1), "out_purposes": array("b", [0, 0]), "out_params": ints(0, 0)}),
+    ("out_rows", {"out_rows": ints(1, 1), "out_purposes": array("b", [0, 0]), "out_params": ints(0, 0)}),
+    ("out_purposes", {"out_purposes": array("b", [1])}),
+    ("out_purposes", {"out_purposes": array("b")}),
+    ("out_params", {"out_params": ints(64)}),
+    ("out_params", {"out_params": ints()}),
+    ("out_masks", {"out_masks": ints(0)}),
+    ("out_masks", {"out_masks": ints(-1, -1)}),
+    ("masks", {"out_masks": ints(0), "masks": (bytes(9),)}),
+    ("resets", {"resets": (replace(GREEDY, slot=64),)}),
+    ("resets", {"resets": (replace(GREEDY, temperature=-1.0),)}),
+    ("resets", {"resets": (replace(GREEDY, top_p=float("nan")),)}),
+    ("resets", {"resets": (replace(GREEDY, num_logprobs=81),)}),
+    ("resets", {"resets": (replace(GREEDY, end_token_ids=(80,)),)}),
+    ("resets", {"resets": (replace(GREEDY, output=(-1,)),)}),
+    ("copies", {"copies": (BlockCopy(1, 0, 0, 0, 1),)}),
+    ("copies", {"copies": (BlockCopy(0, 1, 0, 0, 1),)}),
+    ("copies", {"copies": (BlockCopy(0, 0, 60, 0, 1),)}),
+    ("copies", {"copies": (BlockCopy(0, 0, 0, 0, -1),)}),
+]
+
+
+def test_hostile_steps_are_refused_by_column(tiny: NativeExecutor) -> None:
+    good = step(tiny.info(), [1, 2, 3], 15, outputs=[2], reset=GREEDY)
+    want = run(tiny, good)
+    for column, changes in HOSTILE:
+        with pytest.raises((ValueError, TypeError), match=f"step plan: {column}: "):
+            tiny.launch(replace(good, **changes))
+    assert run(tiny, good).tokens == want.tokens
+
+
+def test_out_of_order_calls_are_refused(tiny: NativeExecutor) -> None:
+    plan = step(tiny.info(), [1], 0, step_id=4, reset=GREEDY)
+    with pytest.raises(RuntimeError, match="step 4 was not launched"):
+        tiny.collect(4)
+    tiny.launch(plan)
+    with pytest.raises(RuntimeError, match="in flight"):
+        tiny.launch(plan)
+    with pytest.raises(RuntimeError, match="step 5 was not launched"):
+        tiny.collect(5)
+    assert tiny.collect(4).step_id == 4
+    tiny.launch(plan)
+    tiny.close()  # waits for it
+    tiny.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        tiny.collect(4)
+
+
+def test_a_step_keeps_its_columns_alive(tiny: NativeExecutor) -> None:
+    plan = step(tiny.info(), TOKENS, 0, outputs=[49], reset=GREEDY)
+    tiny.launch(plan)
+    with pytest.raises(BufferError):
+        plan.tokens.append(1)
+    del plan
+    assert tiny.collect(0).tokens[0] >= 0
+
+
+def test_copied_blocks_hold_what_their_sources_hold(tiny: NativeExecutor) -> None:
+    expected = logits(tiny, TOKENS)
+    plan = step(tiny.info(), TOKENS[-1:], len(TOKENS) - 1)
+    blocks = plan.block_tables[0].blocks
+    moved = array("i", (40 + i for i in range(len(blocks))))
+    copies = tuple(BlockCopy(0, 0, source, 0, target) for source, target in zip(blocks, moved, strict=True))
+    slots = array("q", [moved[-1] * 16 + (len(TOKENS) - 1) % 16])
+    tables = (BlockTable(plan.block_tables[0].offsets, moved),)
+    run(tiny, replace(plan, copies=copies, block_tables=tables, kv_slots=(slots,)))
+    np.testing.assert_array_equal(tiny.logits[0], expected[-1])
+
+
+def test_blocks_behind_the_window_may_be_gone(tmp_path: Path) -> None:
+    executor = open_native(write_tiny(tmp_path / "window.legato", source_of("mistral", "F32")))
+    expected = logits(executor, TOKENS)[-1]
+    plan = step(executor.info(), TOKENS[-1:], len(TOKENS) - 1)
+    offsets, blocks = plan.block_tables[0].offsets, plan.block_tables[0].blocks
+    freed = array("i", [NO_BLOCK, NO_BLOCK]) + blocks[2:]  # the last 9 positions are in blocks 2 and 3
+    run(executor, replace(plan, block_tables=(BlockTable(offsets, freed),)))
+    np.testing.assert_array_equal(executor.logits[0], expected)
+
+
+def test_several_models_live_in_one_process(tmp_path: Path) -> None:
+    paths = [tiny_engine(tmp_path / f"{kind}.legato", kind) for kind in ("llama", "qwen3")]
+    executors = [open_native(path, threads=2) for path in paths]
+    alone = [greedy(executor, TOKENS[:9], 8) for executor in executors]
+    assert alone[0] != alone[1]
+    plans = [step(executor.info(), TOKENS[:9], 0, outputs=[8], reset=GREEDY) for executor in executors]
+    for executor, plan in zip(executors, plans, strict=True):
+        executor.launch(plan)
+    assert [executor.collect(0).tokens[0] for executor in executors] == [tokens[0] for tokens in alone]
+
+
+def test_info_and_profile(tmp_path: Path) -> None:
+    executor = open_native(tiny_engine(tmp_path / "tiny.legato", dtype=lambda name: "Q8_0"), threads=2)
+    info = executor.info()
+    assert info.cache_groups[0].bytes_per_block == 3 * 2 * 2 * 16 * 16 * 2  # layers, K and V, heads, slots, dim, bf16
+    assert info.details["weights"] == "q8_0"
+    assert info.details["threads"] == "2"
+    assert info.details["isa"] == LEVELS[-1]
+    result = run(executor, step(info, TOKENS, 0, outputs=[49], reset=GREEDY))
+    assert set(result.times_ms) == {"prepare", "forward", "sample"}
+    profile = executor.profile(reset=True)
+    assert (profile["steps"], profile["rows"]) == (1, 50)
+    assert profile["linear"] > 0
+    assert executor.profile()["steps"] == 0
+    with pytest.raises(ConfigError, match="not built yet"):
+        executor.load_adapter(0, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"isa": "sse9"}, "sse9"),
+        ({"num_blocks": 1 << 30}, "not enough memory|num_blocks"),
+        ({"max_rows": 1 << 21}, "max_rows"),
+        ({"threads": 5000}, "threads"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tiny_engine(tmp_path / "tiny.legato")
+    with pytest.raises(ConfigError, match=message):
+        open_native(path, **changes)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tiny_engine(tmp_path / "tiny.legato")
+    path.write_bytes(path.read_bytes()[:-64])
+    with pytest.raises(CheckpointError, match=r"tiny\.legato"):
+        open_native(path)
+
+
+def test_narrow_heads_with_wide_groups(tmp_path: Path) -> None:
+    """head_dim 48 is no multiple of the 32 or 64 values of an activation group."""
+    source = source_of("llama", "F32", head_dim=48)
+    expected = logits(reference_of(source), TOKENS)
+    executor = open_native(write_tiny(tmp_path / "tiny.legato", source, format="int8"), threads=2)
+    error = logits(executor, TOKENS) - expected
+    assert np.sqrt((error**2).mean()) <= 0.15 * expected.std()

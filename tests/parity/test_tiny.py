@@ -138,3 +138,16 @@ def test_every_tensor_matters(golden: dict[str, np.ndarray], tmp_path: Path) -> 
             source = tiny_source(CASES[name])
             source.arrays[key] = source.arrays[key] * np.float32(1.1)
             assert error(native(source, tmp_path), name, golden) > 10 * TOLERANCE, key
+
+
+@pytest.mark.parametrize("name", ["llama-bias", "qwen2", "granite"])
+@pytest.mark.parametrize(("format", "dtype"), [("bf16", "F32"), ("int8", "F32"), ("auto", "Q8_0"), ("auto", "Q4_1")])
+def test_e09_biases_count_in_every_format(format: str, dtype: str, name: str, tmp_path: Path) -> None:
+    """Against fp32 on the same stored numbers: a format costs some accuracy, lost biases much more."""
+    source = tiny_source(CASES[name], dtype=lambda name: dtype)
+    exact = logits(native(source, tmp_path), tokens(name))
+    kept = logits(native(source, tmp_path, format=format), tokens(name))
+    for key in [key for key in source.arrays if key.endswith(".bias")]:
+        source.arrays[key] = np.zeros_like(source.arrays[key])
+    lost = logits(native(source, tmp_path, format=format), tokens(name))
+    assert np.std(kept - exact) < 0.2 * np.std(lost - exact)

@@ -32,6 +32,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "pruned_heads": ({},),
     "rope_interleaved": (False,),
     "tie_encoder_decoder": (False,),
+    "use_mrope": (False,),
 }
 
 _REQUIRED: Any = object()

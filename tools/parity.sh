@@ -10,7 +10,7 @@ if [ ! -x "$venv/bin/python" ]; then
   "${PYTHON:-python3}" -m venv "$venv"
   # shellcheck disable=SC2086
   "$venv/bin/python" -m pip install --quiet ${PARITY_PIP:-} \
-    "torch>=2.10" "transformers==5.19.*" accelerate gguf safetensors tokenizers jinja2 filelock
+    "torch==2.13.0" "transformers==5.19.*" accelerate gguf safetensors tokenizers jinja2 filelock
 fi
 model=$("$python" -c '
 from legato.weights.cache_dir import default_cache_dir

@@ -2,10 +2,10 @@ from math import erfc
 
 import numpy as np
 import pytest
-from legato._native import ops
 from sources import bf16_bits, bf16_values, make_rows
 
 from legato import _native
+from legato._native import ops
 
 LEVELS = [name for name, obstacle in ops.isa_levels().items() if obstacle is None]
 EPS = 2.0**-24

@@ -133,6 +133,45 @@ void a_model_and_its_file_go_in_any_order() {
   first.launch(a);  // in flight when the runtime goes
 }
 
+void buffers_that_are_live_together_do_not_overlap() {
+  const AlignedBuffer bytes = aligned_copy(tiny().bytes());
+  const EngineFile file = parse(bytes);
+  const auto live = buffer_liveness(file.plan());
+  const WorkspacePlan layout = plan_workspace(file.plan(), 64, 4);
+  size_t apart = 0;
+  for (size_t a = 0; a < layout.places.size(); ++a) {
+    const BufferPlace& place = layout.places[a];
+    CHECK(place.data % kAlignment == 0 && place.data + place.bytes <= layout.bytes);
+    apart += place.bytes;
+    for (size_t b = 0; b < a; ++b) {
+      const BufferPlace& other = layout.places[b];
+      const bool together = std::any_of(live.begin(), live.end(), [&](const auto& l) { return l[a] && l[b]; });
+      CHECK(!together || place.data + place.bytes <= other.data || other.data + other.bytes <= place.data);
+    }
+  }
+  CHECK(layout.bytes < apart);
+}
+
+void linear_items_cover_each_unit_once() {
+  for (int32_t rows : {1, 5, 6, 7, 64, 512}) {
+    for (int32_t panels : {1, 9, 15, 768}) {
+      for (int32_t threads : {1, 2, 3, 16}) {
+        const LinearSplit split(rows, panels, threads);
+        std::vector<int> seen(static_cast<size_t>(rows) * static_cast<size_t>(panels));
+        for (int64_t item = 0; item < split.items(); ++item) {
+          split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
+            for (int32_t p = panel_begin; p < panel_end; ++p) {
+              for (int32_t r = row_begin; r < row_end; ++r) ++seen[static_cast<size_t>(p * rows + r)];
+            }
+          });
+        }
+        CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
+        CHECK(split.items() >= std::min<int64_t>(threads, panels));
+      }
+    }
+  }
+}
+
 template <class Error, class Fn>
 bool throws(Fn&& fn) {
   try {
@@ -200,6 +239,8 @@ void hostile_files_do_no_harm() {
 }  // namespace legato
 
 int main() {
+  legato::buffers_that_are_live_together_do_not_overlap();
+  legato::linear_items_cover_each_unit_once();
   legato::work_may_be_cut_in_any_way();
   legato::a_model_and_its_file_go_in_any_order();
   legato::calls_out_of_order_are_refused();

@@ -17,7 +17,7 @@ from legato.core.config import ModelConfig
 from legato.core.errors import CheckpointError, ConfigError
 from legato.models import find
 from legato.tokenizer.assets import TextAssets, assets_from_folder, assets_from_gguf
-from legato.weights.cache_dir import ENGINES, default_cache_dir
+from legato.weights.cache_dir import ENGINES, Hold, default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
 
 __all__ = ["build_engine", "ensure_engine"]
@@ -34,6 +34,7 @@ def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Path:
         folder = cache_dir / ENGINES
         path = folder / f"{checkpoint.name}-{model.format}-{_key(model, checkpoint)}.legato"
         if _usable(path):
+            Hold(path).close()  # notes that it was used now
             return path
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_cases import CASES, POSITIONS, tokens
 
+from legato.executor.native import isa_levels
 from support.drive import LogitsExecutor, logits
 from support.executors import EXECUTORS, native
 from support.tiny_models import MemorySource, tiny_shapes, tiny_source
@@ -43,6 +44,12 @@ def test_e06_e07_e09_logits_equal_transformers(
     executor = EXECUTORS[kind](tiny_source(CASES[name]), tmp_path)
     assert error(executor, name, golden) <= TOLERANCE
     assert error(executor, name, golden, chunk=11) <= TOLERANCE
+
+
+@pytest.mark.parametrize("isa", [name for name, reason in isa_levels().items() if reason is None])
+@pytest.mark.parametrize("name", ["llama-bias", "mistral-odd-width", "qwen3"])
+def test_every_instruction_set_level(name: str, isa: str, golden: dict[str, np.ndarray], tmp_path: Path) -> None:
+    assert error(native(tiny_source(CASES[name]), tmp_path, isa=isa), name, golden) <= TOLERANCE
 
 
 def changed(name: str, **changes: Any) -> MemorySource:

@@ -28,21 +28,17 @@ def native(
     kv_cache_dtype: str = "fp32",
     rows: int = 64,
     blocks: int = 8,
-    threads: int = 1,
+    threads: int | None = 1,
+    isa: str | None = None,
 ) -> NativeExecutor:
     """`folder` gets the engine file."""
     path = write_tiny(folder / f"{format}.legato", source, format=format)
-    return open_engine(path, kv_cache_dtype=kv_cache_dtype, rows=rows, blocks=blocks, threads=threads)
-
-
-def open_engine(
-    path: Path, *, kv_cache_dtype: str = "auto", rows: int = 256, blocks: int = 128, threads: int | None = None
-) -> NativeExecutor:
     return NativeExecutor.open(
         path,
         cache=CacheConfig(block_size=16, num_blocks=blocks, kv_cache_dtype=kv_cache_dtype),
         scheduler=SchedulerConfig(max_num_batched_tokens=rows, max_num_seqs=rows),
         threads=threads,
+        isa=isa,
     )
 
 

@@ -9,26 +9,31 @@ __all__ = ["Config"]
 
 # Keys that do not change what a forward pass computes.
 _IRRELEVANT_TEXT = """
-_attn_implementation _name_or_path architectures attention_dropout attention_probs_dropout_prob attn_pdrop auto_map
-bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout cls_token_id
-decoder_start_token_id do_sample dtype embd_pdrop embedding_dropout eos_token_id expert_capacity finetuning_task
-gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_range is_decoder
-is_encoder_decoder is_llama_config keys_to_ignore_at_inference label2id max_length max_new_tokens min_length
-model_type num_labels num_return_sequences output_attentions output_hidden_states output_router_logits
-pad_token_id prefix pretraining_tp problem_type reorder_and_upcast_attn repetition_penalty resid_pdrop
-residual_dropout return_dict router_aux_loss_coef router_jitter_noise sep_token_id task_specific_params
-temperature tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version
-unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attn
+_attn_implementation _flash_attn_2_enabled _name_or_path architectures attention_dropout attention_probs_dropout_prob
+attn_implementation attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+classifier_dropout cls_token_id decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
+embedding_dropout eos_token_id expert_capacity finetuning_task gradient_checkpointing hidden_dropout
+hidden_dropout_prob id2label initializer_range is_decoder is_llama_config
+keys_to_ignore_at_inference label2id length_penalty max_length max_new_tokens max_sequence_length min_length
+model_type neftune_noise_alpha no_repeat_ngram_size num_beams num_labels num_return_sequences output_attentions
+output_hidden_states output_router_logits pad_token_id prefix pretraining_tp problem_type remove_invalid_values
+reorder_and_upcast_attn repetition_penalty resid_pdrop residual_dropout return_dict router_aux_loss_coef
+router_jitter_noise sep_token_id suppress_tokens task_specific_params temperature tokenizer_class top_k top_p
+torch_dtype torchscript transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed
+unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn
 """
 _IRRELEVANT = frozenset(_IRRELEVANT_TEXT.split())
 
 # Keys that are harmless while they hold one of these values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
+    "attention_bias": (False,),
     "attn_logit_softcapping": (None,),
     "cross_attention_hidden_size": (None,),
     "final_logit_softcapping": (None,),
     "is_causal": (True,),
+    "is_encoder_decoder": (False,),
+    "mlp_bias": (False,),
     "pruned_heads": ({},),
     "rope_interleaved": (False,),
     "tie_encoder_decoder": (False,),

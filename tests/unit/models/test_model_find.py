@@ -85,6 +85,9 @@ def test_keys_that_do_not_matter_and_neutral_values_are_accepted() -> None:
     assert find(tiny_config("llama", **extra), "c") == find(tiny_config("llama"), "c")
     with pytest.raises(CheckpointError, match="rope_interleaved"):
         find(tiny_config("llama", rope_interleaved=True), "c")
+    assert find(tiny_config("mistral", attention_bias=False), "c") == find(tiny_config("mistral"), "c")
+    with pytest.raises(CheckpointError, match="'attention_bias' is not understood"):
+        find(tiny_config("mistral", attention_bias=True), "c")
 
 
 def test_another_activation_is_named() -> None:

@@ -71,6 +71,7 @@ def _run(args: argparse.Namespace) -> int:
         elif not sys.stdin.isatty():
             _stream(llm, _talk(args.system, sys.stdin.read()), params)
         else:
+            print(f"{llm.model_name}. An empty line or Ctrl-D ends the chat, Ctrl-C stops an answer.", file=sys.stderr)
             _chat(llm, args.system, params)
     return 0
 

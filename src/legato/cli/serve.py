@@ -41,13 +41,20 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
         path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
     else:
         path, body = "completions", {"prompt": "The capital of France is"}
-    details = ", ".join(f"{name} {value}" for name, value in engine.info.details.items())
+    context = f"{engine.inputs.max_model_len:,} tokens"
+    if engine.inputs.max_model_len < engine.info.max_position:
+        context += f" (the KV pool holds no more; the model could {engine.info.max_position:,})"
+    rows = {
+        "model": ", ".join(engine.model_names),
+        "context": context,
+        "executor": engine.info.name,
+        **engine.info.details,
+    }
     return "\n".join(
         [
-            *([engine.memory, ""] if engine.memory else []),
-            f"model   {', '.join(engine.model_names)}, context {engine.inputs.max_model_len} tokens",
-            f"runs on {engine.info.name}" + (f": {details}" if details else ""),
-            f"serving at {url}  (Ctrl-C ends it)",
+            *([engine.memory] if engine.memory else []),
+            *(f"{name.replace('_', ' '):15} {value}" for name, value in rows.items()),
+            f"serving at      {url}  (Ctrl-C ends it)",
             "try it:",
             f"  curl {local}/v1/{path} -H 'content-type: application/json' -d '{json.dumps(body)}'",
         ]

@@ -92,6 +92,11 @@ class LLM:
         self.close()
 
     @property
+    def model_name(self) -> str:
+        """What the model is called."""
+        return self._engine.model_names[0]
+
+    @property
     def info(self) -> ExecutorInfo:
         """What computes, and within which limits."""
         return self._engine.info

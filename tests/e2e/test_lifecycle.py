@@ -152,6 +152,18 @@ def test_metrics_move() -> None:
         assert 'vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001"' in text
 
 
+def test_f06_nothing_is_kept_of_requests_that_have_ended() -> None:
+    with serving(scripted()) as server:
+        for i in range(40):
+            server.complete(["one", "two"], n=2, temperature=1)
+            server.post("/v1/completions", prompt="one", temperature=-1)
+            with server.http.stream("POST", "/v1/completions", json={"prompt": "endless", "stream": True}) as response:
+                assert next(response.iter_lines()), f"request {i} has begun, and is left now"
+        server.wait_drained()
+        loop, metrics = server.engine.loop, server.engine.metrics
+        wait_until(lambda: not (loop._renderer._live or metrics._live or loop.busy))
+
+
 def test_c17_sixty_streams_get_their_own_text_each() -> None:
     script = Script()
     for i in range(60):

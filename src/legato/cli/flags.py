@@ -100,7 +100,7 @@ def _help(spec: Flag) -> str:
 def normalize(arguments: Sequence[str]) -> list[str]:
     """Flags with dashes for underscores, and without those of vLLM that ask for what is the case anyway.
 
-    ConfigError for a flag of vLLM whose feature does not exist here.
+    `--model NAME` becomes the positional argument. ConfigError for a flag of vLLM whose feature does not exist here.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -111,10 +111,12 @@ def normalize(arguments: Sequence[str]) -> list[str]:
             return [*result, argument, *rest]
         if name.startswith("--"):
             name = name.replace("_", "-")
-        if name in _VALUES:
+        if name in _VALUES or name == "--model":
             if not equals:
                 value = rest.pop(0) if rest else ""
-            if value not in _VALUES[name]:
+            if name == "--model":
+                result.append(value)
+            elif value not in _VALUES[name]:
                 raise ConfigError(f"{name} {value}: not supported; only {' or '.join(_VALUES[name])} is")
         elif name in _MISSING:
             raise ConfigError(f"{name}: not supported, Legato does not have this feature of vLLM")

@@ -52,6 +52,7 @@ def test_values_that_other_engines_use() -> None:
     assert parse("--dtype", "bfloat16") == build(ServeConfig, {"format": "bf16"})
     assert parse("--max-model-len", "8k").engine.model.max_model_len == 8000
     assert (whole("2K"), whole("1.5m"), whole("7")) == (2048, 1_500_000, 7)
+    assert parse("--model", "m") == parse("--model=m") == parse("m")
     assert parse("--no-prefault-kv") == ServeConfig()
 
 

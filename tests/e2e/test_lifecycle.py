@@ -10,8 +10,11 @@ import openai
 import pytest
 from harness import MODEL, Running, Script, Streamed, assert_error, serving, wait_until
 
-from legato.core.config import SchedulerConfig
-from support.byte_level import VOCAB, byte_tokens
+from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
+from legato.core.errors import ConfigError
+from legato.engine.assemble import assemble
+from legato.server.lifecycle import bind, serve
+from support.byte_level import ASSETS, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 TALK: Any = [{"role": "user", "content": "hi"}]
@@ -180,3 +183,17 @@ def test_c17_sixty_streams_get_their_own_text_each() -> None:
 
         assert asyncio.run(all_of_them()) == [f"answer {i} " * (1 + i % 5) for i in range(60)]
         server.wait_drained()
+
+
+def test_of_two_servers_that_start_at_once_one_is_refused() -> None:
+    """Both can reserve the address before one of them listens."""
+    config = ServerConfig(port=0)
+    first = bind(config)
+    port = first.getsockname()[1]
+    second = bind(ServerConfig(port=port))
+    executor = scripted()
+    with first:
+        first.listen()
+        with pytest.raises(ConfigError, match=f"port {port}"):
+            serve(assemble(executor, ASSETS, EngineConfig(), MODEL), ServerConfig(port=port), second, lambda: None)
+    assert executor.closed

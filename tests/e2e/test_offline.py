@@ -58,11 +58,14 @@ def test_offline_errors_come_before_anything_runs() -> None:
         assert llm.chat(TALK, SamplingParams(max_tokens=5))[0].outputs[0].finish_reason == "stop"
 
 
-def test_offline_stream_that_is_left_is_aborted() -> None:
+@pytest.mark.parametrize("stop_at", [1, 5, 15])
+def test_offline_stream_that_is_left_is_aborted(stop_at: int) -> None:
+    """Also when it is left at its last output."""
     executor = scripted()
     with offline(executor) as llm:
         outputs = llm.stream("one", SamplingParams(max_tokens=30))
-        assert next(outputs).text == "o"
+        seen = [next(outputs) for _ in range(stop_at)]
+        assert (seen[-1].finish is not None) == (stop_at == len("one, and so on") + 1)
         outputs.close()
         assert llm.generate("two", SamplingParams(max_tokens=30))[0].outputs[0].text == "two, and so on"
 

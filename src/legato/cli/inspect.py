@@ -86,9 +86,11 @@ def _layouts(file: "EngineFile") -> Iterator[str]:
 
 def _levels(levels: "dict[str, str | None]", chosen: str) -> Iterator[str]:
     yield "instruction set"
+    state = "usable, below the chosen one"
     for name, obstacle in levels.items():
-        state = "chosen" if name == chosen else "usable, but not the best or not the one asked for"
-        yield f"  {name:12} {obstacle or state}"
+        yield f"  {name:12} {obstacle or ('chosen' if name == chosen else state)}"
+        if name == chosen:
+            state = "usable, but LEGATO_ISA asks for a lower one"
 
 
 def _summary(file: "EngineFile", details: "Mapping[str, str]") -> Iterator[str]:

@@ -19,7 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0: done; 1: it failed; 2: wrong usage or configuration; 130: interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = _parser().parse_args(normalize(arguments))
+        parser = _parser()
+        if not arguments:
+            parser.print_help(sys.stderr)
+            return 2
+        args = parser.parse_args(normalize(arguments))
         status: int = args.run(args)
         sys.stdout.flush()
     except ConfigError as error:

@@ -47,7 +47,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and its answers, one for each of SamplingParams.n."""
+    """A prompt and its answers, one for each of SamplingParams.n. The seed repeats them."""
 
     request_id: str
     prompt: str | None
@@ -55,6 +55,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int = 0
+    seed: int | None = None
 
 
 class LLM:
@@ -179,7 +180,9 @@ class LLM:
         for (text, ids), one in zip(prompts, each, strict=True):
             request = self._request(ids, one)
             answers = [CompletionOutput(index) for index in range(request.params.n)]
-            results[request.request_id] = RequestOutput(request.request_id, text, list(ids), answers)
+            results[request.request_id] = RequestOutput(
+                request.request_id, text, list(ids), answers, seed=request.params.seed
+            )
             requests.append(request)
         with self._lock, batch_progress(len(requests), shown=use_tqdm) as tick:
             for output in self._outputs_of(requests):
@@ -203,10 +206,9 @@ class LLM:
                     loop.submit([request])
                 if not running:
                     return
-                for output in self._outputs.get():
-                    yield output
-                    if output.finish is not None:
-                        _count_down(running, output.request_id)
+                outputs = self._outputs.get()
+                _count_down(running, outputs)  # before they are yielded: the reader may stop at any of them
+                yield from outputs
                 if loop.failure is not None:
                     raise LegatoError(loop.failure)
         finally:
@@ -218,15 +220,16 @@ class LLM:
         for request_id in running:
             loop.abort(request_id)
         while running and loop.failure is None:
-            for output in self._outputs.get():
-                if output.finish is not None and output.request_id in running:
-                    _count_down(running, output.request_id)
+            _count_down(running, self._outputs.get())
 
 
-def _count_down(running: dict[str, int], request_id: str) -> None:
-    running[request_id] -= 1
-    if not running[request_id]:
-        del running[request_id]
+def _count_down(running: dict[str, int], outputs: Iterable[Output]) -> None:
+    """Take the choices that have ended off the count of each request."""
+    for output in outputs:
+        if output.finish is not None and output.request_id in running:
+            running[output.request_id] -= 1
+            if not running[output.request_id]:
+                del running[output.request_id]
 
 
 def _add(answer: CompletionOutput, output: Output, tokenizer: Tokenizer) -> None:

@@ -23,6 +23,7 @@ __all__ = ["HttpServer", "bind", "serve"]
 log = logging.getLogger(__name__)
 
 DEAD_ENGINE_S = 5.0  # how long /health says 503 after an engine failure before the process ends, to be restarted
+KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that none is closed under a new request
 LAST_WORDS_S = 1  # how long answers may take to reach their clients once all requests have ended
 
 
@@ -35,14 +36,22 @@ def bind(config: ServerConfig) -> socket.socket:
         sock.bind((config.host, config.port))
     except OSError as error:
         sock.close()
-        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}") from error
+        raise _cannot_listen(config, error) from error
     return sock
+
+
+def _cannot_listen(config: ServerConfig, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}")
 
 
 def serve(engine: Engine, config: ServerConfig, sock: socket.socket, on_ready: Callable[[], None]) -> int:
     """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens."""
     server = HttpServer(engine, config, on_ready)
-    server.run(sockets=[sock])
+    try:
+        server.run(sockets=[sock])
+    except OSError as error:  # another process, started at the same time, was faster
+        engine.close()
+        raise _cannot_listen(config, error) from error
     if server.engine_hangs:
         log.error("a step does not end; leaving it behind")
         logging.shutdown()
@@ -84,6 +93,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=config.log_level in ("debug", "info"),
                 server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=LAST_WORDS_S,
             )
         )
@@ -96,8 +106,8 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.event_loop = asyncio.get_running_loop()
-        self.client.start()
         await super().startup(sockets)
+        self.client.start()
         self._in_background(self._watch_engine())
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -106,6 +106,8 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.event_loop = asyncio.get_running_loop()
+        for sock in sockets or ():
+            sock.listen(self.config.backlog)  # uvloop would not say that another process listens already
         await super().startup(sockets)
         self.client.start()
         self._in_background(self._watch_engine())

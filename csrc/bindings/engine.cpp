@@ -58,7 +58,7 @@ class PlanReader {
 
   StepInput read() {
     StepInput step;
-    step.step_id = nb::cast<int64_t>(plan_.attr("step_id"));
+    step.step_id = get<int64_t>(plan_, "step_id");
     step.tokens = ints(plan_.attr("tokens"), "tokens");
     step.positions = ints(plan_.attr("positions"), "positions");
     for (nb::handle slots : plan_.attr("kv_slots")) step.kv_slots.push_back(column<int64_t>(slots, "kv_slots", "ql"));
@@ -90,7 +90,11 @@ class PlanReader {
 
   template <class T>
   static T get(nb::handle object, const char* name) {
-    return nb::cast<T>(object.attr(name));
+    try {
+      return nb::cast<T>(object.attr(name));
+    } catch (const nb::cast_error&) {
+      throw nb::type_error((std::string("step plan: ") + name + ": has a wrong type").c_str());
+    }
   }
 
   static SlotReset read_reset(nb::handle from) {
@@ -101,7 +105,8 @@ class PlanReader {
     p.top_p = get<float>(from, "top_p");
     p.top_k = get<int32_t>(from, "top_k");
     p.min_p = get<float>(from, "min_p");
-    p.seed = PyLong_AsUnsignedLongLongMask(nb::object(from.attr("seed")).ptr());
+    p.seed = PyLong_AsUnsignedLongLongMask(nb::object(from.attr("seed")).ptr());  // negative: two's complement
+    if (PyErr_Occurred()) throw nb::python_error();
     p.choice = get<uint32_t>(from, "choice");
     p.repetition_penalty = get<float>(from, "repetition_penalty");
     p.presence_penalty = get<float>(from, "presence_penalty");

@@ -130,6 +130,7 @@ EngineFile EngineFile::open(const std::string& path) {
   ::close(handle);
   if (data == MAP_FAILED) throw EngineFileError(path + ": cannot be mapped");
   std::shared_ptr<const Mapping> mapping(new Mapping{data, size});
+  ::madvise(data, size, MADV_WILLNEED);  // the first step reads all of it
   try {
     EngineFile file = parse({static_cast<const uint8_t*>(data), size});
     file.mapping_ = std::move(mapping);

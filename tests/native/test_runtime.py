@@ -343,6 +343,8 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("masks", {"out_masks": ints(0), "masks": (bytes(9),)}),
     ("resets", {"resets": (replace(GREEDY, slot=64),)}),
     ("resets", {"resets": (replace(GREEDY, temperature=-1.0),)}),
+    ("top_k", {"resets": (replace(GREEDY, top_k="many"),)}),
+    ("step_id", {"step_id": None}),
     ("resets", {"resets": (replace(GREEDY, top_p=float("nan")),)}),
     ("resets", {"resets": (replace(GREEDY, num_logprobs=81),)}),
     ("resets", {"resets": (replace(GREEDY, end_token_ids=(80,)),)}),

@@ -11,7 +11,5 @@ NB_MODULE(_native, m) {
   nb::module_ ops = m.def_submodule("ops", "Single kernels on numpy arrays, for tests and benchmarks");
   legato::bind_ops_rows(ops);
   legato::bind_ops_linear(ops);
-#ifdef LEGATO_HAS_ENGINE
   legato::bind_engine(m);
-#endif
 }

@@ -8,10 +8,10 @@ mixed    64 requests, log-normal lengths in and out: chat and agent traffic
 import random
 from dataclasses import dataclass
 
-__all__ = ["WORKLOADS", "Job", "standard"]
+__all__ = ["LAST_ID", "WORKLOADS", "Job", "standard"]
 
 WORKLOADS = ("single", "uniform", "mixed")
-_FIRST_ID, _LAST_ID = 100, 49_000  # clear of control tokens, inside the default model's vocabulary
+_FIRST_ID, LAST_ID = 100, 49_000  # clear of control tokens, inside the default model's vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Job:
     max_tokens: int
 
 
-def standard(seed: int = 0, last_id: int = _LAST_ID) -> dict[str, list[Job]]:
+def standard(seed: int = 0, last_id: int = LAST_ID) -> dict[str, list[Job]]:
     """The three workloads, drawn from one generator in a fixed order: equal seeds give equal workloads."""
     rng = random.Random(seed)
 

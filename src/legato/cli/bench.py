@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
 
 def _throughput(args: argparse.Namespace) -> int:
     from legato.bench.throughput import measure
-    from legato.bench.workloads import WORKLOADS, standard
+    from legato.bench.workloads import LAST_ID, WORKLOADS, standard
     from legato.engine.llm import LLM
     from legato.engine.start import start
 
@@ -40,7 +40,8 @@ def _throughput(args: argparse.Namespace) -> int:
     with LLM.over(start(read(EngineConfig, args))) as llm:
         info = llm.info
         print(f"{info.name}: {', '.join(f'{k} {v}' for k, v in info.details.items())}", file=sys.stderr)
-        results = measure(llm, standard(), names, args.rounds, _say)
+        workloads = standard(last_id=min(LAST_ID, info.vocab_size))
+        results = measure(llm, workloads, names, args.rounds, _say)
     if args.json:
         details = dict(info.details)
         print(json.dumps({"executor": info.name, "details": details, "results": [r.to_json() for r in results]}))

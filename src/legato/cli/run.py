@@ -69,7 +69,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.prompt is not None:
             _stream(llm, _talk(args.system, args.prompt) if args.chat else args.prompt, params)
         elif not sys.stdin.isatty():
-            _stream(llm, _talk(args.system, sys.stdin.read()), params)
+            _stream(llm, _talk(args.system, sys.stdin.read().strip()), params)
         else:
             print(f"{llm.model_name}. An empty line or Ctrl-D ends the chat, Ctrl-C stops an answer.", file=sys.stderr)
             _chat(llm, args.system, params)

@@ -1,4 +1,4 @@
-"""Prometheus metrics under the names that dashboards and routers for vLLM read. Updated once per step.
+"""Prometheus metrics under the names that dashboards and routers for vLLM read; ours are `legato:`. Updated per step.
 
 Times are seconds. Time to first token runs from arrival to the first non-empty text (or to the end, where a choice
 has no text); inter-token latency is the gap between two outputs of a choice; both count per choice.
@@ -50,6 +50,7 @@ class Metrics:
         self._running = self._gauge("num_requests_running", "Sequences in the running batch.")
         self._waiting = self._gauge("num_requests_waiting", "Sequences that wait to run.")
         self._kv_usage = self._gauge("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.")
+        self._kv_waste = self._gauge("kv_cache_waste_perc", "Unused share of the slots in used blocks.", "legato")
         self._preemptions = self._counter("num_preemptions", "Preemptions.")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
@@ -81,6 +82,7 @@ class Metrics:
         self._running.set(stats.running)
         self._waiting.set(stats.waiting)
         self._kv_usage.set(stats.kv_usage)
+        self._kv_waste.set(stats.kv_waste)
         self._preemptions.inc(stats.preemptions - self._preemptions_seen)
         self._preemptions_seen = stats.preemptions
         now = time.monotonic()
@@ -121,8 +123,10 @@ class Metrics:
             self._max_tokens.observe(params.max_tokens or 0)
             self._choices.observe(params.n)
 
-    def _gauge(self, name: str, help: str) -> Gauge:
-        return Gauge(f"vllm:{name}", help, _LABELS, registry=self.registry).labels(*self._labels)
+    def _gauge(self, name: str, help: str, *, own: bool = False) -> Gauge:
+        return Gauge(f"{'legato' if own else 'vllm'}:{name}", help, _LABELS, registry=self.registry).labels(
+            *self._labels
+        )
 
     def _counter(self, name: str, help: str) -> Counter:
         return Counter(f"vllm:{name}", help, _LABELS, registry=self.registry).labels(*self._labels)

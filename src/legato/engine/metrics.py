@@ -123,10 +123,8 @@ class Metrics:
             self._max_tokens.observe(params.max_tokens or 0)
             self._choices.observe(params.n)
 
-    def _gauge(self, name: str, help: str, *, own: bool = False) -> Gauge:
-        return Gauge(f"{'legato' if own else 'vllm'}:{name}", help, _LABELS, registry=self.registry).labels(
-            *self._labels
-        )
+    def _gauge(self, name: str, help: str, prefix: str = "vllm") -> Gauge:
+        return Gauge(f"{prefix}:{name}", help, _LABELS, registry=self.registry).labels(*self._labels)
 
     def _counter(self, name: str, help: str) -> Counter:
         return Counter(f"vllm:{name}", help, _LABELS, registry=self.registry).labels(*self._labels)

@@ -14,6 +14,7 @@ __all__ = ["ASKED_FORMATS", "PlanBuilder"]
 
 # What a user may ask for -> the format of linear weights ("auto": the checkpoint's own).
 ASKED_FORMATS = {"auto": None, "fp32": "f32", "bf16": "bf16", "int8": "int8", "int4": "int4"}
+_DTYPES = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"})
 _FOUR_BITS = frozenset({"q4_0", "q4_1"})
 _QUANTIZED = _FOUR_BITS | {"q8_0"}
 
@@ -191,6 +192,3 @@ class PlanBuilder:
 
 def _views(views: Sequence[str]) -> tuple[str, ...]:
     return tuple(views) if any(views) else ()
-
-
-_DTYPES = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"})

@@ -126,6 +126,8 @@ class ReferenceExecutor:
             raise ValueError(f"step {self._result.step_id} was not collected")
         if plan.num_rows > info.max_rows or any(slot >= info.max_seqs for slot in plan.seq_slots):
             raise ConfigError(f"step {plan.step_id} is larger than the executor was made for")
+        if any(position >= info.max_position for position in plan.positions):
+            raise ConfigError(f"step {plan.step_id} has a position beyond {info.max_position - 1}")
         if plan.parents or any(adapter >= 0 for adapter in plan.adapters):
             raise ConfigError("trees of drafts and adapters are not supported by the reference executor")
         if any(purpose != OutputPurpose.SAMPLE for purpose in plan.out_purposes):

@@ -1,7 +1,7 @@
 """BERT: every row sees every other, norms after the adds, a pooled vector instead of logits."""
 
 from legato.models.config import Config
-from legato.models.parts import ACTS
+from legato.models.parts import ACTS, derived_head_dim
 from legato.models.spec import AddedTable, Arch, Embedding, Layer, Mlp, Norm, Pooler, PostNorm, Proj
 from legato.models.spec_bodies import EncoderAttention
 
@@ -11,15 +11,15 @@ ABSENT = {"type_vocab_size": 2}
 
 def arch(c: Config) -> Arch:
     hidden, heads, eps = c.integer("hidden_size"), c.integer("num_attention_heads"), c.number("layer_norm_eps")
-    positions = c.integer("max_position_embeddings")
+    positions, dim = c.integer("max_position_embeddings"), derived_head_dim(c, "hidden_size", "num_attention_heads")
     c.only("position_embedding_type", "absolute")
     c.unused("tie_word_embeddings")
     attn = EncoderAttention(
         heads=heads,
-        head_dim=hidden // heads,
+        head_dim=dim,
         qkv=tuple(Proj(f"attention.self.{name}", True) for name in ("query", "key", "value")),
         out=Proj("attention.output.dense", True),
-        scale=(hidden // heads) ** -0.5,
+        scale=dim**-0.5,
     )
     mlp = Mlp(
         width=c.integer("intermediate_size"),

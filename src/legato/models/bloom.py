@@ -1,6 +1,7 @@
 """Bloom: layer norm also after the embedding, ALiBi, plain MLP; q, k, v stored per head."""
 
 from legato.models.config import Config
+from legato.models.parts import derived_head_dim
 from legato.models.rope import alibi
 from legato.models.spec import Arch, Attention, Embedding, Head, Layer, Mlp, Norm, Proj, Residual
 
@@ -10,7 +11,7 @@ ABSENT = {"tie_word_embeddings": True}
 
 def arch(c: Config) -> Arch:
     hidden, heads, eps = c.integer("hidden_size"), c.integer("n_head"), c.number("layer_norm_epsilon")
-    dim = hidden // heads
+    dim = derived_head_dim(c, "hidden_size", "n_head")
     c.only("apply_residual_connection_post_layernorm", False)
     c.unused("slow_but_exact", "masked_softmax_fusion", "bias_dropout_fusion", "unk_token_id")
     attn = Attention(

@@ -40,6 +40,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_mrope": (False,),
 }
 
+# Largest value of a key that things are counted by; any other integer may be as large as 32 bits hold.
+_LARGEST = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer"), 4096),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "head_dim", "qk_rope_head_dim"), 1 << 16),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "altup_num_inputs"), 1 << 16),
+}
+
 _REQUIRED: Any = object()
 
 
@@ -79,15 +86,31 @@ class Config:
             return value  # type: ignore[no-any-return]
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise self.error(key, f"is {value!r}, not a positive integer")
+        if value > _LARGEST.get(key, (1 << 31) - 1):
+            raise self.error(key, f"is {value}, which is too large")
+        return value
+
+    def count(self, key: str) -> int:
+        """An integer that may be 0."""
+        value = self.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.error(key, f"is {value!r}, not a count")
         return value
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
+        """A finite number."""
         value = self.get(key, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(key, f"is {value!r}, not a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+            raise self.error(key, f"is {value!r}, not a finite number")
         return float(value)
+
+    def positive(self, key: str, default: Any = _REQUIRED) -> float:
+        value = self.number(key, default)
+        if value is not None and value <= 0:
+            raise self.error(key, f"is {value!r}, not above 0")
+        return value
 
     def flag(self, key: str, default: Any = False) -> bool:
         value = self.get(key, default)
@@ -108,6 +131,13 @@ class Config:
         if not isinstance(value, list | tuple) or len(value) < length:
             raise self.error(key, f"is not a list of {length} entries")
         return value[:length]
+
+    def numbers(self, key: str, length: int) -> Sequence[Any]:
+        """A list of at least `length` numbers above 0; the rest is cut off."""
+        values = self.entries(key, length)
+        if not all(isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < 1e300 for v in values):
+            raise self.error(key, "holds something other than numbers above 0")
+        return values
 
     def section(self, key: str) -> "Config":
         """A nested object, whose unread keys are errors too once its own `finish` is called."""

@@ -45,6 +45,6 @@ def arch(c: Config) -> Arch:
         ),
         shared=gated_mlp(c, name="mlp.shared_experts", width=width * c.integer("n_shared_experts")),
     )  # fmt: skip
-    dense = c.get("first_k_dense_replace")
+    dense = c.count("first_k_dense_replace")
     layers = [pre_norm(c, attn, gated_mlp(c) if i < dense else moe) for i in range(c.integer("num_hidden_layers"))]
     return decoder(c, layers, runs=False)

@@ -1,7 +1,7 @@
 """Falcon: layer norm, attention and MLP in parallel, few KV heads, rope or ALiBi; q, k, v stored per KV head."""
 
 from legato.models.config import Config
-from legato.models.parts import ACTS
+from legato.models.parts import ACTS, derived_head_dim
 from legato.models.rope import alibi, rope
 from legato.models.spec import Arch, Attention, Block, Embedding, Head, Layer, Mlp, Norm, Parallel, Proj, Residual
 
@@ -11,7 +11,11 @@ ABSENT = {"multi_query": True, "parallel_attn": True, "tie_word_embeddings": Tru
 
 def arch(c: Config) -> Arch:
     hidden, heads, eps = c.integer("hidden_size"), c.integer("num_attention_heads"), c.number("layer_norm_epsilon")
-    dim, bias, grouped = hidden // heads, c.flag("bias"), c.flag("new_decoder_architecture")
+    dim, bias, grouped = (
+        derived_head_dim(c, "hidden_size", "num_attention_heads"),
+        c.flag("bias"),
+        c.flag("new_decoder_architecture"),
+    )
     few = c.integer("num_kv_heads", heads) if grouped else 1
     kv_heads = few if grouped or c.flag("multi_query") else heads
     c.unused("multi_query", "num_kv_heads")

@@ -39,7 +39,7 @@ def find(config: Mapping[str, Any], file: str, *, declared: bool = False) -> Arc
     family = _module(name)
     known: tuple[str, ...] = getattr(family, "ARCHITECTURES", ())
     names = config.get("architectures") or list(known[:1])
-    if not known or names[0] not in known:
+    if not isinstance(names, list) or not names or names[0] not in known:
         raise CheckpointError(f"{file}: architecture {names or model_type!r} is not supported")
     reader = Config({**getattr(family, "ABSENT", {}), **config}, file, names[0])
     arch: Arch = family.arch(reader)

@@ -1,7 +1,7 @@
 """GPT-2: learned positions, layer norm, plain MLP; matrices stored transposed."""
 
 from legato.models.config import Config
-from legato.models.parts import ACTS
+from legato.models.parts import ACTS, derived_head_dim
 from legato.models.spec import AddedTable, Arch, Attention, Embedding, Head, Layer, Mlp, Norm, Proj, Residual
 
 ARCHITECTURES = ("GPT2LMHeadModel",)
@@ -10,17 +10,17 @@ ABSENT = {"tie_word_embeddings": True}
 
 def arch(c: Config) -> Arch:
     hidden, heads, eps = c.integer("n_embd"), c.integer("n_head"), c.number("layer_norm_epsilon")
-    positions = c.integer("n_positions")
+    positions, dim = c.integer("n_positions"), derived_head_dim(c, "n_embd", "n_head")
     c.only("scale_attn_weights", True)
     c.only("scale_attn_by_inverse_layer_idx", False)
     c.unused("n_ctx", *(f"summary_{k}" for k in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")))
     attn = Attention(
         heads=heads,
         kv_heads=heads,
-        head_dim=hidden // heads,
+        head_dim=dim,
         qkv=(Proj("attn.c_attn", True, "columns"),),
         out=Proj("attn.c_proj", True, "columns"),
-        scale=(hidden // heads) ** -0.5,
+        scale=dim**-0.5,
         rope=None,
     )
     mlp = Mlp(

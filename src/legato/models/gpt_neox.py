@@ -1,7 +1,7 @@
 """GPT-NeoX, Pythia: layer norm, rope on a part of the head, attention and MLP in parallel; q, k, v stored per head."""
 
 from legato.models.config import Config
-from legato.models.parts import ACTS
+from legato.models.parts import ACTS, derived_head_dim
 from legato.models.rope import partial_rope
 from legato.models.spec import Arch, Attention, Block, Embedding, Head, Layer, Mlp, Norm, Parallel, Proj, Residual
 
@@ -11,7 +11,7 @@ ABSENT = {"attention_bias": True, "use_parallel_residual": True}
 
 def arch(c: Config) -> Arch:
     hidden, heads, eps = c.integer("hidden_size"), c.integer("num_attention_heads"), c.number("layer_norm_eps")
-    dim, bias = hidden // heads, c.flag("attention_bias")
+    dim, bias = derived_head_dim(c, "hidden_size", "num_attention_heads"), c.flag("attention_bias")
     c.unused("num_key_value_heads", "rotary_emb_base")
     attn = Attention(
         heads=heads,

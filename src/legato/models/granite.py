@@ -22,5 +22,5 @@ def arch(c: Config) -> Arch:
         c,
         [pre_norm(c, attn, mlp, scale=c.number("residual_multiplier", 1.0))] * c.integer("num_hidden_layers"),
         embed_scale=c.number("embedding_multiplier", 1.0),
-        logit_scale=1 / c.number("logits_scaling", 1.0),
+        logit_scale=1 / c.positive("logits_scaling", 1.0),
     )

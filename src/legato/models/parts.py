@@ -22,7 +22,18 @@ from legato.models.spec import (
     Streams,
 )
 
-__all__ = ["ACTS", "attention", "decoder", "gated_mlp", "head_dim", "late_windows", "pre_norm", "rms", "windows"]
+__all__ = [
+    "ACTS",
+    "attention",
+    "decoder",
+    "derived_head_dim",
+    "gated_mlp",
+    "head_dim",
+    "late_windows",
+    "pre_norm",
+    "rms",
+    "windows",
+]
 
 # config.json names of activations -> the plan's
 ACTS = {
@@ -36,19 +47,25 @@ ACTS = {
 
 
 def rms(c: Config, name: str, view: str = "") -> Norm:
-    return Norm(name, "rms", c.number("rms_norm_eps"), view=view)
+    return Norm(name, "rms", c.positive("rms_norm_eps"), view=view)
 
 
 def head_dim(c: Config) -> int:
     """An explicit head_dim wins; absent or null: hidden_size / num_attention_heads."""
-    hidden, heads = c.integer("hidden_size"), c.integer("num_attention_heads")
-    dim = c.integer("head_dim", None)
-    if dim is None and hidden % heads:
-        raise c.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
-    dim = dim or hidden // heads
+    dim = c.integer("head_dim", None) or derived_head_dim(c, "hidden_size", "num_attention_heads")
     if dim % 2:
         raise c.error("head_dim", f"is {dim}, not even")
     return dim
+
+
+def derived_head_dim(c: Config, hidden: str, heads: str) -> int:
+    """Width over heads, by the names of their keys."""
+    width, count = c.integer(hidden), c.integer(heads)
+    if width % count:
+        raise c.error(heads, f"is {count}, which does not divide {hidden} {width}")
+    if width // count > 1 << 16:
+        raise c.error(heads, f"is {count}, too few for {hidden} {width}")
+    return width // count
 
 
 def attention(
@@ -102,8 +119,8 @@ def windows(c: Config, default: Sequence[bool] | None = None) -> list[int | None
     size = c.integer("sliding_window", None)
     if "layer_types" in c:
         types = c.entries("layer_types", n)
-        if unknown := set(types) - {"full_attention", "sliding_attention"}:
-            raise c.error("layer_types", f"holds {min(unknown)!r}")
+        if unknown := [t for t in types if t not in ("full_attention", "sliding_attention")]:
+            raise c.error("layer_types", f"holds {unknown[0]!r}")
         sliding: Sequence[bool] = [t == "sliding_attention" for t in types]
     else:
         sliding = default or [False] * n
@@ -115,7 +132,7 @@ def windows(c: Config, default: Sequence[bool] | None = None) -> list[int | None
 def late_windows(c: Config) -> list[int | None]:
     """Qwen's rule: off without `use_sliding_window`; else `layer_types`, or all layers from `max_window_layers` on."""
     n = c.integer("num_hidden_layers")
-    first = c.get("max_window_layers")
+    first = c.count("max_window_layers")
     if c.flag("use_sliding_window"):
         return windows(c, [i >= first for i in range(n)])
     c.unused("sliding_window", "layer_types")

@@ -15,7 +15,7 @@ __all__ = ["alibi", "axis_rope", "long_rope", "partial_rope", "rope", "ropes_by_
 
 def rope(c: Config, dim: int) -> Rope:
     """Rope over the first `dim` values of a head."""
-    base, s = c.number("rope_theta", 10_000.0), _section(c)
+    base, s = c.positive("rope_theta", 10_000.0), _section(c)
     if s is None:
         return Rope(dim, _default(dim, base))
     result = _read(c, s, dim, base)
@@ -25,10 +25,15 @@ def rope(c: Config, dim: int) -> Rope:
 
 def partial_rope(c: Config, head_dim: int, key: str, share: float) -> Rope:
     """Rope over a share of the head: `key`, beside the rope object or as `partial_rotary_factor` inside it."""
-    share, base, s = c.number(key, share), c.number("rope_theta", 10_000.0), _section(c)
+    share, base, s = c.positive(key, share), c.positive("rope_theta", 10_000.0), _section(c)
+    if s is not None:
+        share = s.positive("partial_rotary_factor", share)
+    dim = int(head_dim * min(share, 2.0))
+    if dim % 2 or not 0 < dim <= head_dim:
+        raise c.error(key, f"is {share}, which gives no even part of a head of {head_dim}")
     if s is None:
-        return Rope(int(head_dim * share), _default(int(head_dim * share), base))
-    result = _read(c, s, int(head_dim * s.number("partial_rotary_factor", share)), base)
+        return Rope(dim, _default(dim, base))
+    result = _read(c, s, dim, base)
     s.finish()
     return result
 
@@ -46,18 +51,18 @@ def ropes_by_type(c: Config, dim: int) -> dict[str, Rope]:
 
 def long_rope(c: Config, dim: int) -> Rope | LongRope:
     """Rope whose type may be `longrope`: two lists of divisors, for short and for long contexts (Ding et al. 2024)."""
-    base, s = c.number("rope_theta", 10_000.0), _section(c)
+    base, s = c.positive("rope_theta", 10_000.0), _section(c)
     if s is None or s.get("rope_type", s.get("type", "default")) != "longrope":
         return rope(c, dim)
     s.unused("rope_type", "type")
     s.only("partial_rotary_factor", 1.0)
-    base = s.number("rope_theta", base)
+    base = s.positive("rope_theta", base)
     old, limit = _original(c, s), c.integer("max_position_embeddings")
-    factor = s.number("factor", limit / old)
-    attention = s.number("attention_factor", 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(old)))
+    factor = s.positive("factor", limit / old)
+    attention = s.positive("attention_factor", 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(old)))
     short, long = (
         Rope(dim, tuple(f / d for f, d in zip(_default(dim, base), divisors, strict=True)), attention)
-        for divisors in (s.entries("short_factor", dim // 2), s.entries("long_factor", dim // 2))
+        for divisors in (s.numbers("short_factor", dim // 2), s.numbers("long_factor", dim // 2))
     )
     s.finish()
     return LongRope(short, long, old)
@@ -65,13 +70,13 @@ def long_rope(c: Config, dim: int) -> Rope | LongRope:
 
 def axis_rope(c: Config, dim: int) -> AxisRope:
     """Plain frequencies shared out over position axes by `mrope_section`."""
-    base, s = c.number("rope_theta", 10_000.0), _section(c)
+    base, s = c.positive("rope_theta", 10_000.0), _section(c)
     if s is None:
         raise c.error("rope_scaling", "is missing")
     if s.get("type", "mrope") not in ("mrope", "default") or s.get("rope_type", "default") not in ("mrope", "default"):
         raise s.error("rope_type", "is not 'mrope'")
-    sections = tuple(s.entries("mrope_section", 3))
-    base = s.number("rope_theta", base)
+    sections = tuple(s.numbers("mrope_section", 3))
+    base = s.positive("rope_theta", base)
     s.finish()
     return AxisRope(Rope(dim, _default(dim, base)), sections)
 
@@ -79,9 +84,9 @@ def axis_rope(c: Config, dim: int) -> AxisRope:
 def yarn_scale(c: Config) -> float:
     """What yarn's `mscale_all_dim` multiplies attention scores with, in the families that apply it there; else 1."""
     s = _section(c)
-    if s is None or not s.number("mscale_all_dim", 0.0):
+    if s is None or s.positive("mscale_all_dim", None) is None:
         return 1.0
-    return _mscale(s.number("factor"), s.number("mscale_all_dim")) ** 2
+    return _mscale(s.positive("factor"), s.positive("mscale_all_dim")) ** 2
 
 
 def alibi(heads: int) -> Alibi:
@@ -100,7 +105,7 @@ def _section(c: Config) -> Config | None:
 
 
 def _read(c: Config, s: Config, dim: int, base: float) -> Rope:
-    base = s.number("rope_theta", base)
+    base = s.positive("rope_theta", base)
     s.unused("type", "rope_type")
     kind = s.get("rope_type", s.get("type", "default"))
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -117,7 +122,7 @@ def _plain(c: Config, s: Config, dim: int, base: float) -> Rope:
 
 
 def _linear(c: Config, s: Config, dim: int, base: float) -> Rope:
-    factor = s.number("factor")
+    factor = s.positive("factor")
     return Rope(dim, tuple(f / factor for f in _default(dim, base)))
 
 
@@ -129,7 +134,9 @@ def _original(c: Config, s: Config) -> int:
 
 def _llama3(c: Config, s: Config, dim: int, base: float) -> Rope:
     """Long waves are slowed by `factor`, short ones kept, those between blended by their turns in the old context."""
-    factor, low, high = s.number("factor"), s.number("low_freq_factor"), s.number("high_freq_factor")
+    factor, low, high = (s.positive(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    if low >= high:
+        raise s.error("high_freq_factor", f"is {high}, not above low_freq_factor {low}")
     old = _original(c, s)
 
     def scaled(f: float) -> float:
@@ -147,18 +154,18 @@ def _llama3(c: Config, s: Config, dim: int, base: float) -> Rope:
 def _yarn(c: Config, s: Config, dim: int, base: float) -> Rope:
     """Dimensions that turn often keep their frequency, those that turn rarely are slowed, a ramp lies between."""
     old = _original(c, s)
-    factor = s.number("factor", c.integer("max_position_embeddings") / old)
-    mscale, mscale_all = s.number("mscale", None), s.number("mscale_all_dim", None)
+    factor = s.positive("factor", c.integer("max_position_embeddings") / old)
+    mscale, mscale_all = s.positive("mscale", None), s.positive("mscale_all_dim", None)
     if mscale and mscale_all:
         default = _mscale(factor, mscale) / _mscale(factor, mscale_all)
     else:
         default = _mscale(factor, 1.0)
-    attention = s.number("attention_factor", default)
+    attention = s.positive("attention_factor", default)
 
     def dimension(turns: float) -> float:
         return dim * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = dimension(s.number("beta_fast", 32.0)), dimension(s.number("beta_slow", 1.0))
+    low, high = dimension(s.positive("beta_fast", 32.0)), dimension(s.positive("beta_slow", 1.0))
     if s.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)

@@ -19,10 +19,15 @@ from legato.weights.open import open_checkpoint
 with open_checkpoint("", revision=None, cache_dir=default_cache_dir()) as checkpoint:
     print(checkpoint.source.config_file)')
 export PYTHONPATH=src:tests:tests/parity
-for script in make_rope make_shapes make_tiny; do
+for script in make_rope make_shapes make_tiny make_chat; do
   "$venv/bin/python" "tests/parity/$script.py"
 done
 "$venv/bin/python" tests/parity/make_default.py "$model"
+if "$venv/bin/python" -c 'import llama_cpp' 2>/dev/null; then
+  "$venv/bin/python" tests/parity/make_tokenizer.py "$model"
+else
+  echo "tests/parity/make_tokenizer.py is left out: it needs llama-cpp-python in $venv"
+fi
 "$python" tests/parity/make_windows.py "$model"
 git --no-pager diff --stat -- tests/golden
 unset PYTHONPATH

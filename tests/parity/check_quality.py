@@ -5,6 +5,7 @@ usage: check_quality.py MODEL.gguf      Exits with status 1 where a bar does not
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from bars import BARS, windows
@@ -12,6 +13,12 @@ from bars import BARS, windows
 from legato.weights.gguf_source import GgufSource
 from support.executors import native
 from support.quality import compare
+
+
+def announced(texts: list[list[int]]) -> Iterator[list[int]]:
+    for i, text in enumerate(texts, 1):
+        print(f"window {i} of {len(texts)}", file=sys.stderr, flush=True)
+        yield text
 
 
 def main() -> int:
@@ -24,7 +31,7 @@ def main() -> int:
             )
             for format in BARS
         }
-        result = compare(reference, others, windows())
+        result = compare(reference, others, announced(windows()))
     good = True
     for format, quality in result.items():
         bar = BARS.get(format)

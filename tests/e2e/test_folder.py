@@ -1,0 +1,75 @@
+"""A Hugging Face folder, from files to text, on both executors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+
+from legato import LLM, SamplingParams
+from legato.core.errors import CheckpointError, ConfigError
+from support.byte_level import ASSETS, CHATML, EOS, VOCAB
+from support.tiny_models import tiny_array, tiny_config, tiny_shapes
+
+PROMPTS = ["hello", "a longer prompt, with more to look back at", "x"]
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny-llama"
+    path.mkdir()
+    config = tiny_config("llama", vocab_size=VOCAB, eos_token_id=EOS)
+    arrays = {name: tiny_array(name, shape) for name, shape in tiny_shapes(config).items()}
+    safetensors.numpy.save_file(arrays, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "tokenizer.json").write_text(ASSETS.tokenizer_json)
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
+    (path / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7}))
+    return path
+
+
+def settings(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"cache_dir": str(folder.parent / "cache"), "num_blocks": 64, "max_num_seqs": 4, **more}
+
+
+def test_native_and_reference_give_the_same_text(folder: Path) -> None:
+    texts = []
+    for executor in ("native", "reference"):
+        with LLM(str(folder), executor=executor, **settings(folder)) as llm:
+            assert llm.model_name == "tiny-llama"
+            texts.append([result.outputs[0].token_ids for result in llm.generate(PROMPTS, GREEDY)])
+            texts.append([llm.chat([{"role": "user", "content": "hi"}], GREEDY)[0].outputs[0].token_ids])
+    assert texts[:2] == texts[2:]
+
+
+def test_the_models_own_sampling_defaults_apply_where_nothing_is_said(folder: Path) -> None:
+    with LLM(str(folder), seed=5, **settings(folder)) as llm:
+        defaults = llm.get_default_sampling_params()
+        assert (defaults.temperature, defaults.top_k, defaults.max_tokens) == (0.5, 7, None)
+        first, again = (llm.generate("x", SamplingParams(max_tokens=9))[0] for _ in range(2))
+        assert first.seed == again.seed == 5
+        assert first.outputs == again.outputs
+
+
+def test_other_tokenizer_template_and_length(folder: Path) -> None:
+    template = folder.parent / "shout.jinja"
+    template.write_text("{{ messages[0]['content'] | upper }}")
+    with LLM(str(folder), chat_template=str(template), max_model_len=64, **settings(folder)) as llm:
+        assert llm.info.max_position == 64
+        talk = llm.chat([{"role": "user", "content": "hi"}], GREEDY)[0]
+        assert talk.prompt_token_ids == llm.encode("HI")
+
+
+def test_what_cannot_be_loaded_is_named(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="max_model_len 1000"):
+        LLM(str(folder), max_model_len=1000, **settings(folder))
+    with pytest.raises(ConfigError, match="nonsense"):
+        LLM(str(folder), nonsense=1)
+    with pytest.raises(ConfigError, match="kv_cache_dtype"):
+        LLM(str(folder), executor="reference", kv_cache_dtype="bf16", **settings(folder))
+    (folder / "tokenizer.json").unlink()
+    (folder / "model.safetensors").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        LLM(str(folder), **settings(folder))

@@ -84,7 +84,8 @@ Weight read_weight(RecordReader& in, int32_t type, int32_t layout, const TensorV
   return w;
 }
 
-TensorView read_tensor(RecordReader& in, std::span<const uint8_t> file) {
+// `data` is the DATA section, `begin` where it lies in the file.
+TensorView read_tensor(RecordReader& in, std::span<const uint8_t> data, uint64_t begin) {
   TensorView view{};
   view.kind = static_cast<TensorKind>(in.in_range("tensor kind", 0, 2));
   const int32_t type = in.in_range("tensor type", 0, 5);
@@ -109,9 +110,10 @@ TensorView read_tensor(RecordReader& in, std::span<const uint8_t> file) {
   const uint64_t offset = in.u64(), size = in.u64(), stored_unit = in.u64();
   in.skip(32);
   need(size == expected && stored_unit == unit, "TENSORS: a tensor's size does not match its shape");
-  need(offset % kAlignment == 0 && offset <= file.size() && size <= file.size() - offset,
-       "TENSORS: a tensor lies outside the file");
-  view.data = file.data() + offset;
+  need(offset % kAlignment == 0 && offset >= begin && offset - begin <= data.size() &&
+           size <= data.size() - (offset - begin),
+       "TENSORS: a tensor lies outside DATA");
+  view.data = data.data() + (offset - begin);
   view.weight.panels = view.data;
   return view;
 }
@@ -130,7 +132,7 @@ EngineFile EngineFile::open(const std::string& path) {
   ::close(handle);
   if (data == MAP_FAILED) throw EngineFileError(path + ": cannot be mapped");
   std::shared_ptr<const Mapping> mapping(new Mapping{data, size});
-  ::madvise(data, size, MADV_WILLNEED);  // the first step reads all of it
+  ::madvise(data, size, MADV_WILLNEED);  // all of it will be copied
   try {
     EngineFile file = parse({static_cast<const uint8_t*>(data), size});
     file.mapping_ = std::move(mapping);
@@ -143,11 +145,12 @@ EngineFile EngineFile::open(const std::string& path) {
 EngineFile EngineFile::parse(std::span<const uint8_t> bytes) {
   const auto sections = read_sections(bytes);
   EngineFile file;
-  file.bytes_ = bytes;
+  file.data_ = sections[kData - 1];
   file.plan_ = parse_plan(sections[kPlan - 1]);
   RecordReader in(sections[kTensors - 1], "TENSORS");
   need(in.left() % kTensorRecord == 0 && in.left() / kTensorRecord <= 1 << 16, "TENSORS: a wrong size");
-  while (in.left() > 0) file.tensors_.push_back(read_tensor(in, bytes));
+  const auto begin = static_cast<uint64_t>(file.data_.data() - bytes.data());
+  while (in.left() > 0) file.tensors_.push_back(read_tensor(in, file.data_, begin));
   check_plan(file.plan_, file.tensors_);
   return file;
 }

@@ -25,7 +25,8 @@ class EngineFile {
 
   const PlanSpec& plan() const { return plan_; }
   std::span<const TensorView> tensors() const { return tensors_; }
-  size_t size() const { return bytes_.size(); }
+  // The DATA section, in which all tensors lie.
+  std::span<const uint8_t> data() const { return data_; }
 
  private:
   struct Mapping {
@@ -35,7 +36,7 @@ class EngineFile {
   };
 
   std::shared_ptr<const Mapping> mapping_;  // null for parse
-  std::span<const uint8_t> bytes_;
+  std::span<const uint8_t> data_;
   PlanSpec plan_;
   std::vector<TensorView> tensors_;
 };

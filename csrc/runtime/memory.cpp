@@ -80,7 +80,7 @@ size_t kernel_scratch_bytes(const EngineFile& file, const RuntimeOptions& option
 MemoryNeed memory_need(const EngineFile& file, const RuntimeOptions& options) {
   const PlanSpec& plan = file.plan();
   MemoryNeed need{};
-  need.weights = file.size();
+  need.weights = file.data().size();
   need.workspace = plan_workspace(plan, options.max_rows, std::min(options.max_rows, options.max_seqs)).bytes +
                    staging_bytes(plan, options);
   for (const RopeSpec& rope : plan.ropes) {

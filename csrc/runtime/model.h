@@ -15,6 +15,7 @@
 #include "runtime/sampling.h"
 #include "runtime/split.h"
 #include "runtime/step.h"
+#include "runtime/weights.h"
 #include "runtime/workspace.h"
 
 namespace legato {
@@ -83,7 +84,8 @@ struct Profile {
 class Model {
  public:
   // std::invalid_argument for options; std::bad_alloc.
-  Model(EngineFile file, const RuntimeOptions& options);
+  // The file is copied from, and not needed afterwards.
+  Model(const EngineFile& file, const RuntimeOptions& options);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -108,7 +110,9 @@ class Model {
   LinearArgs bind_linear(const OpSpec& op) const;
   BoundHeads bind_heads(const OpSpec& op) const;
   BoundAttention bind_attention(const OpSpec& op);
-  const float* vector(int32_t tensor) const;
+  const TensorView& tensor(int32_t index) const { return weights_.tensors()[static_cast<size_t>(index)]; }
+  const BufferSpec& buffer(int32_t index) const { return plan_.buffers[static_cast<size_t>(index)]; }
+  const float* vector(int32_t index) const;
   bool as_acts(int32_t buffer) const;
 
   void prepare(const StepInput& step);
@@ -122,11 +126,12 @@ class Model {
   template <class Fn>
   void for_rows(int32_t rows, int64_t row_cost, Fn&& fn);
 
-  EngineFile file_;
+  PlanSpec plan_;
   RuntimeOptions options_;
   StepLimits limits_;
   const KernelTable& kernels_;
   ThreadPool pool_;
+  ResidentWeights weights_;
   Workspace workspace_;
   std::vector<KvPool> kv_;
   std::vector<AlignedBuffer> ropes_;

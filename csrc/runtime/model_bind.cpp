@@ -43,49 +43,50 @@ AlignedBuffer rope_table(const RopeSpec& rope, int32_t max_position, ThreadPool&
 
 }  // namespace
 
-Model::Model(EngineFile file, const RuntimeOptions& options)
-    : file_(std::move(file)),
+Model::Model(const EngineFile& file, const RuntimeOptions& options)
+    : plan_(file.plan()),
       options_(options),
-      limits_(make_limits(file_, options)),
+      limits_(make_limits(file, options)),
       kernels_(*kernel_table(options.isa)),
       pool_(options.threads),
-      workspace_(file_.plan(), limits_.max_rows, limits_.max_outs),
-      partials_(partial_bytes(file_.plan(), options)),
-      staging_(staging_bytes(file_.plan(), options), Pages::huge),
+      weights_(file, pool_),
+      workspace_(plan_, limits_.max_rows, limits_.max_outs),
+      partials_(partial_bytes(plan_, options)),
+      staging_(staging_bytes(plan_, options), Pages::huge),
       slots_(static_cast<size_t>(options.max_seqs)) {
-  for (const GroupSpec& group : file_.plan().groups) {
+  for (const GroupSpec& group : plan_.groups) {
     kv_.emplace_back(group, options.kv_type, options.block_size, options.num_blocks);
     if (options.prefault_kv) kv_.back().prefault(pool_);
   }
-  for (const RopeSpec& rope : file_.plan().ropes) ropes_.push_back(rope_table(rope, options.max_position, pool_));
-  const size_t scratch = kernel_scratch_bytes(file_, options);
+  for (const RopeSpec& rope : plan_.ropes) ropes_.push_back(rope_table(rope, options.max_position, pool_));
+  const size_t scratch = kernel_scratch_bytes(file, options);
   for (int t = 0; t < options.threads; ++t) {
     threads_.push_back({AlignedBuffer(scratch), SamplingScratch(limits_.vocab), {}});
     threads_.back().partials.resize(static_cast<size_t>(last_split(options.max_position - 1)) + 1);
   }
-  for (const OpSpec& op : file_.plan().ops) ops_.push_back(bind(op));
+  for (const OpSpec& op : plan_.ops) ops_.push_back(bind(op));
   works_.resize(shapes_.size());
 }
 
-const float* Model::vector(int32_t tensor) const {
-  return tensor < 0 ? nullptr : reinterpret_cast<const float*>(file_.tensors()[static_cast<size_t>(tensor)].data);
+const float* Model::vector(int32_t index) const {
+  return index < 0 ? nullptr : reinterpret_cast<const float*>(tensor(index).data);
 }
 
 // A buffer that a matmul reads is written as activations, with its pad; another f32 buffer as plain rows.
-bool Model::as_acts(int32_t buffer) const {
-  if (file_.plan().buffers[static_cast<size_t>(buffer)].type != ActType::f32) return true;
-  const auto& ops = file_.plan().ops;
-  return std::any_of(ops.begin(), ops.end(), [buffer](const OpSpec& op) {
-    return op.x == buffer && (op.kind == OpKind::linear || op.kind == OpKind::logits);
+bool Model::as_acts(int32_t index) const {
+  if (buffer(index).type != ActType::f32) return true;
+  const auto& ops = plan_.ops;
+  return std::any_of(ops.begin(), ops.end(), [index](const OpSpec& op) {
+    return op.x == index && (op.kind == OpKind::linear || op.kind == OpKind::logits);
   });
 }
 
 BoundOp Model::bind(const OpSpec& op) {
-  BoundOp bound{op.kind, file_.plan().buffers[static_cast<size_t>(op.out)].out_domain, {}};
+  BoundOp bound{op.kind, buffer(op.out).out_domain, {}};
   const int64_t stride = workspace_.stride(op.out);
   switch (op.kind) {
     case OpKind::embed: {
-      const TensorView& table = file_.tensors()[static_cast<size_t>(op.weight)];
+      const TensorView& table = tensor(op.weight);
       bound.args = EmbedArgs{table.table_type, table.data, table.row_bytes,        table.k,
                              op.scale,         nullptr,    workspace_.f32(op.out), stride};
       break;
@@ -93,7 +94,7 @@ BoundOp Model::bind(const OpSpec& op) {
     case OpKind::norm: {
       NormArgs args{workspace_.f32(op.x),
                     workspace_.stride(op.x),
-                    file_.plan().buffers[static_cast<size_t>(op.x)].width,
+                    buffer(op.x).width,
                     op.norm,
                     op.eps,
                     vector(op.weight),
@@ -116,8 +117,7 @@ BoundOp Model::bind(const OpSpec& op) {
       bound.args = bind_attention(op);
       break;
     case OpKind::select_rows:
-      bound.args = SelectArgs{workspace_.f32(op.x), workspace_.f32(op.out), stride,
-                              file_.plan().buffers[static_cast<size_t>(op.out)].width};
+      bound.args = SelectArgs{workspace_.f32(op.x), workspace_.f32(op.out), stride, buffer(op.out).width};
       break;
   }
   return bound;
@@ -126,14 +126,13 @@ BoundOp Model::bind(const OpSpec& op) {
 LinearArgs Model::bind_linear(const OpSpec& op) const {
   LinearArgs args{};
   args.x = workspace_.acts(op.x);
-  args.w = file_.tensors()[static_cast<size_t>(op.weight)].weight;
+  args.w = tensor(op.weight).weight;
   args.e.kind = op.epilogue;
   args.e.act = op.act;
   args.e.scale = op.scale;
   args.e.bias = vector(op.weight2);
   args.e.out_stride = workspace_.stride(op.out);
-  const bool partial =
-      op.epilogue == EpilogueKind::store && args.w.n < file_.plan().buffers[static_cast<size_t>(op.out)].width;
+  const bool partial = op.epilogue == EpilogueKind::store && args.w.n < buffer(op.out).width;
   if (op.epilogue == EpilogueKind::add || partial || !as_acts(op.out)) {
     args.e.out = workspace_.f32(op.out) + op.column;
   } else {
@@ -153,7 +152,7 @@ BoundHeads Model::bind_heads(const OpSpec& op) const {
   args.k_norm = vector(op.weight2);
   args.eps = op.eps;
   if (op.rope >= 0) {
-    args.rope_dim = file_.plan().ropes[static_cast<size_t>(op.rope)].dim;
+    args.rope_dim = plan_.ropes[static_cast<size_t>(op.rope)].dim;
     args.cos_sin = ropes_[static_cast<size_t>(op.rope)].as<float>();
   }
   args.kv = kv_[static_cast<size_t>(op.group)].layer(op.layer);
@@ -170,7 +169,7 @@ BoundAttention Model::bind_attention(const OpSpec& op) {
   args.kv = kv_[static_cast<size_t>(op.group)].layer(op.layer);
   args.out_stride = workspace_.stride(op.out);
   args.acts = workspace_.acts(op.out);
-  const bool quantize = !writes_groups(file_.plan(), op);
+  const bool quantize = !writes_groups(plan_, op);
   if (quantize) args.out = staging_.as<float>();
   if (!as_acts(op.out)) args.out = workspace_.f32(op.out);
 

@@ -171,7 +171,7 @@ void Model::run_select(const SelectArgs& args, const StepInput& step, StepOutput
 }
 
 std::span<const float> Model::logits(int32_t out_row) const {
-  const int32_t buffer = file_.plan().ops.back().out;
+  const int32_t buffer = plan_.ops.back().out;
   return {workspace_.f32(buffer) + out_row * workspace_.stride(buffer), static_cast<size_t>(limits_.vocab)};
 }
 
@@ -193,7 +193,7 @@ void Model::prepare_sampling(const StepInput& step, StepOutput& out) {
 
 void Model::sample(const StepInput& step, StepOutput& out) {
   const size_t outs = step.out_rows.size();
-  const int32_t logits = file_.plan().ops.back().out;
+  const int32_t logits = plan_.ops.back().out;
   last_outs_ = static_cast<int32_t>(outs);
   prepare_sampling(step, out);
   pool_.run(static_cast<int64_t>(outs), [&](int64_t item, int thread) {

@@ -8,7 +8,7 @@
 
 namespace legato {
 
-Runtime::Runtime(EngineFile file, const RuntimeOptions& options) : model_(std::move(file), options) {
+Runtime::Runtime(const EngineFile& file, const RuntimeOptions& options) : model_(file, options) {
   // Signals belong to the threads of the program: the new thread inherits a mask that blocks them.
   sigset_t all, saved;
   sigfillset(&all);

@@ -12,7 +12,7 @@ namespace legato {
 
 class Runtime {
  public:
-  Runtime(EngineFile file, const RuntimeOptions& options);
+  Runtime(const EngineFile& file, const RuntimeOptions& options);
   // Waits for a step in flight.
   ~Runtime();
   Runtime(const Runtime&) = delete;

@@ -240,6 +240,14 @@ def test_vectors_and_tables_keep_their_numbers(engine: Path) -> None:
             assert data == source.read(tensor.sources[0]).data.tobytes()
 
 
+@pytest.mark.parametrize("meta", [{**META, "text": None}, {**META, "colour": "blue"}, {"model": "tiny"}])
+def test_metadata_is_checked(meta: dict[str, Any], tmp_path: Path) -> None:
+    plan, _, tensors = plan_and_meta()
+    write_engine(tmp_path / "tiny.legato", plan, meta, tensors)
+    with pytest.raises(CheckpointError, match=r"tiny\.legato: .*META must hold the texts fingerprint, format"):
+        EngineFile.open(tmp_path / "tiny.legato")
+
+
 def test_the_version_is_named(small: bytes) -> None:
     data = bytearray(small)
     struct.pack_into("<I", data, 8, engine_file.VERSION + 1)

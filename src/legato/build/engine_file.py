@@ -32,6 +32,7 @@ _HEADER = struct.Struct("<8sIIQQ32s")  # magic, version, sections, file size, he
 _SECTION = struct.Struct("<IIQQ32s8x")  # kind, reserved, offset, size, sha256
 _TENSOR = struct.Struct("<10I3Q32s")
 _HASH_AT = _HEADER.size - 32
+_META = {"legato", "model", "fingerprint", "format", "text"}  # beside the plan
 
 
 class Section(IntEnum):
@@ -111,7 +112,7 @@ def parse_engine(path: Path, file: BinaryIO, size: int) -> EngineFile:
     """Checks and reads an open engine file of `size` bytes; `path` is for messages."""
 
     def fail(what: str) -> CheckpointError:
-        return CheckpointError(f"{path}: not a usable engine file: {what}")
+        return CheckpointError(f"{path}: not a usable engine file: {ascii(what)[1:-1]}")
 
     header = file.read(_HEADER_SIZE)
     if len(header) < _HEADER_SIZE or header[:8] != MAGIC:
@@ -136,6 +137,8 @@ def parse_engine(path: Path, file: BinaryIO, size: int) -> EngineFile:
     try:
         meta = json.loads(sections[Section.META])
         plan = from_json(meta.pop("plan"))
+        if set(meta) != _META or not all(isinstance(value, str) for value in meta.values()):
+            raise ValueError(f"META must hold the texts {', '.join(sorted(_META))}")
         records = tuple(TensorRecord(*values) for values in _TENSOR.iter_unpack(sections[Section.TENSORS]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise fail(f"metadata is malformed ({error})") from error

@@ -150,8 +150,10 @@ def test_rope_factors_of_another_kind() -> None:
     assert llama3_scaling(np.ones(32, np.float32), 10000.0) == {}
     factors[10] *= 1.01
     assert llama3_scaling(factors, 500000.0) is None
-    factors[10] = np.nan
-    assert llama3_scaling(factors, 500000.0) is None
+    for bad in (np.nan, np.inf, 0.0, -1.0):
+        factors[:] = bad
+        with np.errstate(all="raise"):
+            assert llama3_scaling(factors, 500000.0) is None
 
 
 def test_unpermute_rows() -> None:

@@ -214,6 +214,8 @@ def llama3_scaling(factors: npt.NDArray[np.float32], theta: float) -> dict[str, 
     """
     if np.all(factors == 1.0):
         return {}
+    if not np.all((factors >= 1.0) & np.isfinite(factors)):
+        return None
     factor = float(factors.max())
     low, high, original = 1.0, 4.0, 8192
     dim = 2 * len(factors)

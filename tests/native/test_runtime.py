@@ -1,7 +1,7 @@
-"""The plan runner against the reference, bit for bit against itself, and with steps that are wrong."""
+"""The plan runner against the reference: logits, sampling, faults, blocks; several models; calls out of order."""
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,13 @@ import pytest
 
 import legato._native as native
 from legato.build.lower import lower
-from legato.core.config import SchedulerConfig
 from legato.core.errors import CheckpointError, ConfigError
-from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, Request, StepPlan
+from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, StepPlan
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
 from legato.models import find
 from legato.sampling.reference import sample_row
-from legato.scheduler.scheduler import Scheduler
 from support.drive import GREEDY, greedy, logits, run, step
-from support.driving import Outcomes, drive, make_request
-from support.oracles import assert_roomy_is_starved, assert_same, assert_solo_is_crowd
 from support.tiny_engines import open_native, tiny_engine, write_tiny
 from support.tiny_models import MemorySource, tiny_config, tiny_source
 
@@ -96,92 +92,6 @@ def test_logits_are_those_of_the_reference(case: str, isa: str, tmp_path: Path, 
     error = np.abs(got - expected) / expected.std()
     assert np.sqrt((error**2).mean()) <= tolerance
     assert error.max() <= 10 * tolerance
-
-
-# ------------------------------------------------------------------------------------------------- batch invariance
-
-
-@pytest.fixture(scope="module", params=["Q4_1", "BF16", "int8"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Long enough to have several attention splits; windows of 300 cross them."""
-    path = tmp_path_factory.mktemp("engine") / "tiny.legato"
-    long = {"max_position_embeddings": 1024, "num_hidden_layers": 2, "sliding_window": 300}
-    if request.param == "int8":
-        return tiny_engine(path, "qwen2", format="int8", max_position_embeddings=1024, num_hidden_layers=2)
-    return tiny_engine(path, "mistral", dtype=lambda name: request.param, **long)
-
-
-def pair(path: Path, *, chunk: int = 512, rows: int = 64, **sizes: Any) -> tuple[Scheduler, NativeExecutor]:
-    executor = open_native(path, max_rows=rows, **{"num_blocks": 400, "max_seqs": 8, "threads": 2} | sizes)
-    limits = {"max_num_batched_tokens": rows, "max_num_seqs": 8, "long_prefill_token_threshold": chunk}
-    return Scheduler(executor.info(), SchedulerConfig(**limits), clock=lambda: 0.0), executor
-
-
-def requests() -> list[Request]:
-    """Short and long prompts, greedy and sampled, with penalties, log probabilities and several choices."""
-    rng = np.random.RandomState(3)
-
-    def prompt(length: int) -> list[int]:
-        return [int(t) for t in rng.randint(0, 80, length)]
-
-    penalties = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
-    return [
-        make_request("greedy", prompt(3), temperature=0.0, max_tokens=12, logprobs=3),
-        make_request("long", prompt(530), temperature=0.8, seed=5, max_tokens=5, logprobs=0),
-        make_request("sampled", prompt(20), temperature=1.2, top_p=0.9, top_k=30, seed=1 << 40, max_tokens=12),
-        make_request("penalized", prompt(9), temperature=0.0, max_tokens=15, logprobs=1, **penalties),
-        make_request("choices", prompt(40), temperature=1.0, min_p=0.02, n=2, seed=7, max_tokens=8),
-        make_request("ends late", prompt(5), temperature=1.5, seed=9, max_tokens=9, min_tokens=6, ends=range(0, 80, 2)),
-    ]
-
-
-def test_p1_solo_is_crowd(engine: Path) -> None:
-    shared = open_native(engine, num_blocks=400, max_seqs=8, threads=2)
-
-    def make() -> tuple[Scheduler, NativeExecutor]:
-        return Scheduler(shared.info(), SchedulerConfig(max_num_batched_tokens=64), clock=lambda: 0.0), shared
-
-    outcomes = assert_solo_is_crowd(make, requests())
-    assert outcomes["choices", 0].tokens != outcomes["choices", 1].tokens
-    assert len(outcomes["ends late", 0].tokens) >= 6
-
-
-@pytest.fixture(scope="module")
-def expected(engine: Path) -> Outcomes:
-    return drive(*pair(engine), requests())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"chunk": 16},
-        {"chunk": 17, "rows": 24},
-        {"rows": 600, "chunk": 600},
-        {"threads": 1},
-        {"threads": 3},
-        {"block_size": 32},
-        {"block_size": 64, "num_blocks": 100},
-    ],
-    ids=str,
-)
-def test_p1_chunks_threads_and_blocks_change_no_bit(engine: Path, expected: Outcomes, change: dict[str, int]) -> None:
-    assert_same(expected, drive(*pair(engine, **change), requests()))
-
-
-def test_p1_roomy_is_starved(engine: Path) -> None:
-    penalties = {"repetition_penalty": 1.2, "frequency_penalty": 0.1}
-    crowd = [
-        make_request(str(i), TOKENS[i : i + 20 + i], temperature=0.9 * (i % 2), seed=i, max_tokens=70, **penalties)
-        for i in range(4)
-    ]
-    assert_roomy_is_starved(lambda: pair(engine), lambda: pair(engine, num_blocks=16), crowd)
-
-
-def test_p1_prefaulted_memory_changes_nothing(engine: Path, expected: Outcomes) -> None:
-    assert_same(expected, drive(*pair(engine, prefault_kv=True), requests()))
-
-
-# --------------------------------------------------------------------------------------------------------- sampling
 
 
 @pytest.fixture
@@ -262,9 +172,6 @@ def test_stale_nans_in_a_block_are_not_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits(executor, TOKENS[:20]), clean)
 
 
-# ---------------------------------------------------------------------------------------------------- steps and files
-
-
 def joined(first: StepPlan, second: StepPlan) -> StepPlan:
     """Two sequences in one step, in sequence slots 0 and 1."""
     n, blocks = first.num_rows, len(first.block_tables[0].blocks)
@@ -285,84 +192,6 @@ def joined(first: StepPlan, second: StepPlan) -> StepPlan:
         out_params=first.out_params + array("i", [1] * len(second.out_rows)),
         resets=first.resets + second.resets,
     )
-
-
-def ints(*values: int) -> "array[int]":
-    return array("i", values)
-
-
-def table(offsets: Sequence[int], blocks: Sequence[int]) -> dict[str, Any]:
-    return {"block_tables": (BlockTable(ints(*offsets), ints(*blocks)),)}
-
-
-# Three rows of one sequence at positions 15 to 17, so two blocks; each entry spoils one column.
-HOSTILE: list[tuple[str, dict[str, Any]]] = [
-    ("tokens", {"tokens": ints(1, 2, 80)}),
-    ("tokens", {"tokens": ints(1, -1, 2)}),
-    ("tokens", {"tokens": ints()}),
-    ("tokens", {"tokens": ints(*range(65))}),
-    ("tokens", {"tokens": array("q", [1, 2, 3])}),
-    ("tokens", {"tokens": [1, 2, 3]}),
-    ("positions", {"positions": ints(15, 16)}),
-    ("positions", {"positions": ints(15, 16, 256)}),
-    ("positions", {"positions": ints(-1, 0, 1)}),
-    ("positions", {"positions": ints(15, 17, 16)}),
-    ("positions", {"positions": ints(15, 15, 16)}),
-    ("kv_slots", {"kv_slots": ()}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2]),)}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2, 60 * 16]),)}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2, -2]),)}),
-    ("parents", {"parents": ints(0, 0, 1)}),
-    ("row_offsets", {"row_offsets": ints(0, 2)}),
-    ("row_offsets", {"row_offsets": ints(1, 3)}),
-    ("row_offsets", {"row_offsets": ints(0)}),
-    ("row_offsets", {"row_offsets": ints(0, 5, 3), "seq_slots": ints(0, 1)}),
-    ("seq_slots", {"seq_slots": ints()}),
-    ("seq_slots", {"seq_slots": ints(64)}),
-    ("seq_slots", {"seq_slots": ints(-1)}),
-    ("seq_slots", {"seq_slots": ints(3, 3), "row_offsets": ints(0, 1, 3)}),
-    ("block_tables", {"block_tables": ()}),
-    ("block_tables", table([0, 1], [0])),
-    ("block_tables", table([0, 2], [0, 60])),
-    ("block_tables", table([0, 2], [0, NO_BLOCK])),
-    ("block_tables", table([0, 2], [NO_BLOCK, 0])),
-    ("block_tables", table([0, 3], [0, 1])),
-    ("block_tables", table([0, 1, 2], [0, 1])),
-    ("adapters", {"adapters": ints(0)}),
-    ("adapters", {"adapters": ints(-1, -1)}),
-    ("out_rows", {"out_rows": ints(3)}),
-    ("out_rows", {"out_rows": ints(-1)}),
-    ("out_rows", {"out_rows": ints(2, 1), "out_purposes": array("b", [0, 0]), "out_params": ints(0, 0)}),
-    ("out_rows", {"out_rows": ints(1, 1), "out_purposes": array("b", [0, 0]), "out_params": ints(0, 0)}),
-    ("out_purposes", {"out_purposes": array("b", [1])}),
-    ("out_purposes", {"out_purposes": array("b")}),
-    ("out_params", {"out_params": ints(64)}),
-    ("out_params", {"out_params": ints()}),
-    ("out_masks", {"out_masks": ints(0)}),
-    ("out_masks", {"out_masks": ints(-1, -1)}),
-    ("masks", {"out_masks": ints(0), "masks": (bytes(9),)}),
-    ("resets", {"resets": (replace(GREEDY, slot=64),)}),
-    ("resets", {"resets": (replace(GREEDY, temperature=-1.0),)}),
-    ("top_k", {"resets": (replace(GREEDY, top_k="many"),)}),
-    ("step_id", {"step_id": None}),
-    ("resets", {"resets": (replace(GREEDY, top_p=float("nan")),)}),
-    ("resets", {"resets": (replace(GREEDY, num_logprobs=81),)}),
-    ("resets", {"resets": (replace(GREEDY, end_token_ids=(80,)),)}),
-    ("resets", {"resets": (replace(GREEDY, output=(-1,)),)}),
-    ("copies", {"copies": (BlockCopy(1, 0, 0, 0, 1),)}),
-    ("copies", {"copies": (BlockCopy(0, 1, 0, 0, 1),)}),
-    ("copies", {"copies": (BlockCopy(0, 0, 60, 0, 1),)}),
-    ("copies", {"copies": (BlockCopy(0, 0, 0, 0, -1),)}),
-]
-
-
-def test_hostile_steps_are_refused_by_column(tiny: NativeExecutor) -> None:
-    good = step(tiny.info(), [1, 2, 3], 15, outputs=[2], reset=GREEDY)
-    want = run(tiny, good)
-    for column, changes in HOSTILE:
-        with pytest.raises((ValueError, TypeError), match=f"step plan: {column}: "):
-            tiny.launch(replace(good, **changes))
-    assert run(tiny, good).tokens == want.tokens
 
 
 def test_out_of_order_calls_are_refused(tiny: NativeExecutor) -> None:

@@ -2,14 +2,15 @@
 
 import os
 from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 import legato._native as _native
 from legato.build.engine_file import EngineFile
+from legato.build.plan import Plan
 from legato.core.config import CacheConfig, SchedulerConfig
 from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import ExecutorInfo, StepPlan, StepResult
@@ -46,10 +47,9 @@ class NativeExecutor:
         isa: instruction-set level; default: $LEGATO_ISA, else the best one that this machine runs. CheckpointError
         names a file that cannot be used, ConfigError a setting that cannot.
         """
-        engine = EngineFile.open(path)
-        plan = engine.plan
+        plan = EngineFile.open(path).plan
         threads = threads or default_threads()
-        kv_dtype = _kv_dtype(cache.kv_cache_dtype, engine)
+        kv_dtype = _kv_dtype(cache.kv_cache_dtype, plan)
         max_rows, max_seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
         try:
             file = _native.EngineFile.open(os.fspath(path))
@@ -76,26 +76,14 @@ class NativeExecutor:
             raise CheckpointError(str(error)) from error
         except (ValueError, MemoryError) as error:
             raise ConfigError(str(error) or "not enough memory for the KV pool") from error
-        info = ExecutorInfo(
-            name="native",
-            cache_groups=tuple(
-                replace(group, bytes_per_block=size) for group, size in zip(plan.groups, block_bytes, strict=True)
-            ),
-            block_size=cache.block_size,
-            num_blocks=memory.num_blocks,
-            max_rows=max_rows,
-            max_seqs=max_seqs,
-            max_position=plan.max_position,
-            vocab_size=plan.vocab,
-            details={
-                "isa": chosen.isa,
-                "weights": ", ".join(sorted({t.format for t in plan.tensors if t.kind == "linear"})),
-                "kv_cache_dtype": kv_dtype,
-                "threads": str(threads),
-                "engine_file": str(Path(path)),
-            },
-        )
-        return cls(runtime, info, memory)
+        details = {
+            "isa": chosen.isa,
+            "weights": ", ".join(sorted(_formats(plan))),
+            "kv_cache_dtype": kv_dtype,
+            "threads": str(threads),
+            "engine_file": os.fspath(path),
+        }
+        return cls(runtime, _info(plan, memory, block_bytes, scheduler, details), memory)
 
     def info(self) -> ExecutorInfo:
         return self._info
@@ -146,12 +134,37 @@ class NativeExecutor:
         return self._runtime
 
 
-def _kv_dtype(asked: str, engine: EngineFile) -> str:
+def _info(
+    plan: Plan,
+    memory: MemoryBudget,
+    block_bytes: Sequence[int],
+    scheduler: SchedulerConfig,
+    details: Mapping[str, str],
+) -> ExecutorInfo:
+    return ExecutorInfo(
+        name="native",
+        cache_groups=tuple(
+            replace(group, bytes_per_block=size) for group, size in zip(plan.groups, block_bytes, strict=True)
+        ),
+        block_size=memory.block_size,
+        num_blocks=memory.num_blocks,
+        max_rows=scheduler.max_num_batched_tokens,
+        max_seqs=scheduler.max_num_seqs,
+        max_position=plan.max_position,
+        vocab_size=plan.vocab,
+        details=details,
+    )
+
+
+def _kv_dtype(asked: str, plan: Plan) -> str:
     """ "auto" is bf16, or fp32 where all weights are fp32."""
     if asked != "auto":
         return asked
-    formats = {tensor.format for tensor in engine.plan.tensors if tensor.kind == "linear"}
-    return "fp32" if formats == {"f32"} else "bf16"
+    return "fp32" if _formats(plan) == {"f32"} else "bf16"
+
+
+def _formats(plan: Plan) -> set[str]:
+    return {tensor.format for tensor in plan.tensors if tensor.kind == "linear"}
 
 
 def isa_levels() -> dict[str, str | None]:

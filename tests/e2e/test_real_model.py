@@ -46,7 +46,7 @@ def bodies() -> list[dict[str, Any]]:
     ]
     chats = []
     for i in range(64):
-        content = f"{TASKS[i % 4]} {SUBJECTS[(i // 4) % 8]}. " * (1 + i % 7)
+        content = f"{TASKS[i % 4]} {SUBJECTS[(i // 4) % 8]}. " * (1 + i % 4)
         kind = dict(kinds[(i + i // 8) % 8])
         extra = {"ignore_eos": i % 3 == 0, **kind.pop("extra", {})}
         messages = [{"role": "user", "content": content}]

@@ -61,6 +61,24 @@ struct DotBf16 : DotF32 {
 
 #endif
 
+#if defined(LEGATO_ISA_avx2)
+LEGATO_INLINE Ints add_pairs(Shorts a, Shorts b) {
+  return reinterpret_cast<Ints>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+LEGATO_INLINE Shorts multiply_bytes(Shorts unsigned_bytes, Shorts signed_bytes) {
+  return reinterpret_cast<Shorts>(
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(unsigned_bytes), reinterpret_cast<__m256i>(signed_bytes)));
+}
+#elif defined(LEGATO_ISA_avx512)
+LEGATO_INLINE Ints add_pairs(Shorts a, Shorts b) {
+  return reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+}
+LEGATO_INLINE Shorts multiply_bytes(Shorts unsigned_bytes, Shorts signed_bytes) {
+  return reinterpret_cast<Shorts>(
+      _mm512_maddubs_epi16(reinterpret_cast<__m512i>(unsigned_bytes), reinterpret_cast<__m512i>(signed_bytes)));
+}
+#endif
+
 // u8 codes by s8 activations, code = (byte >> Shift) & Mask, from a start value. All sums are exact.
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
@@ -82,11 +100,13 @@ struct DotCodes {
   static LEGATO_INLINE Vf to_float(Acc acc) { return acc; }
 
 #elif defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx512)
-  // Part 0 is k = 0 and 2 of the word as pairs of s16, part 1 is k = 1 and 3. (vpmaddubsw would saturate.)
+  // vpmaddubsw adds two products in s16. Those of nibbles fit (2 * 15 * 128); those of bytes would saturate, so they
+  // are widened first: part 0 is k = 0 and 2 of the word as pairs of s16, part 1 is k = 1 and 3.
   using Acc = Ints;
   using Line = Shorts;
-  static constexpr uint16_t kMask = Mask;
-  static constexpr int32_t kSubs = 2;
+  static constexpr bool kWide = Mask == 255;
+  static constexpr int32_t kSubs = kWide ? 2 : 1;
+  static constexpr uint16_t kMask = kWide ? 255 : Mask * 257;
   static LEGATO_INLINE Acc start(int32_t x) { return splat_int(x); }
   static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) {
     return (load_as<Line>(p) >> (8 * sub + Shift)) & kMask;
@@ -94,20 +114,15 @@ struct DotCodes {
   static LEGATO_INLINE Line word(const uint8_t* p, int32_t sub) {
     using Signed = int16_t __attribute__((vector_size(4 * kLanes)));
     const Signed bytes = reinterpret_cast<Signed>(splat_int(load_as<int32_t>(p)));
+    if constexpr (!kWide) return reinterpret_cast<Line>(bytes);
     return reinterpret_cast<Line>(sub == 0 ? (bytes << 8) >> 8 : bytes >> 8);
   }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
+    acc += kWide ? add_pairs(line, word) : add_pairs(multiply_bytes(line, word), Line{} + uint16_t{1});
+    __asm__("" : "+v"(acc));  // else gcc gathers several steps' additions, and runs out of registers
+    return acc;
+  }
   static LEGATO_INLINE Vf to_float(Acc acc) { return __builtin_convertvector(acc, Vf); }
-#if defined(LEGATO_ISA_avx2)
-  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
-    return acc +
-           reinterpret_cast<Ints>(_mm256_madd_epi16(reinterpret_cast<__m256i>(line), reinterpret_cast<__m256i>(word)));
-  }
-#else
-  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
-    return acc +
-           reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(line), reinterpret_cast<__m512i>(word)));
-  }
-#endif
 
 #else
   using Acc = Ints;

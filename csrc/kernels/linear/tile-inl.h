@@ -7,27 +7,49 @@
 constexpr int32_t kBlockVecs = kLanes == 16 ? 4 : 2;
 constexpr int32_t kBlockColumns = kBlockVecs * kLanes;
 
+constexpr int32_t kPrefetchBytes = 2048;
+constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32 nibbles, has as many
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LEGATO_UNROLL  // with every access checked, the unrolled code would take minutes to compile
+#else
 #define LEGATO_UNROLL _Pragma("GCC unroll 8")
+#endif
 
 // Writes y[row of the tile][64]: the products, before bias and activation.
 using TileFn = void (*)(const LinearArgs& args, int32_t row, const uint8_t* panel, float* y);
 
-// acc[m][v] += line v . word m, over `count` steps; `lines` begins at this block's first column of the first line.
+// acc[m][v] += line v . word m, for one step; `lines` begins at this block's first column of its line.
+template <class Dot, int32_t M>
+LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
+                            int64_t row_bytes) {
+  // The hardware's own prefetch stops at the end of each 4 KiB page.
+  LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
+    __builtin_prefetch(lines + kPrefetchBytes + v * kLanes * Dot::kColumnBytes);
+  }
+  LEGATO_UNROLL for (int32_t sub = 0; sub < Dot::kSubs; ++sub) {
+    typename Dot::Line line[kBlockVecs];
+    LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
+      line[v] = Dot::line(lines + v * kLanes * Dot::kColumnBytes, sub);
+    }
+    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+      const typename Dot::Line word = Dot::word(words + m * row_bytes, sub);
+      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = Dot::mac(acc[m][v], line[v], word);
+    }
+  }
+}
+
+// `count` steps, a multiple of kUnrolled.
 template <class Dot, int32_t M>
 LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
                              int64_t row_bytes, int32_t count) {
-  constexpr int32_t kVecBytes = kLanes * Dot::kColumnBytes;
-  for (int32_t s = 0; s < count; ++s) {
-    LEGATO_UNROLL for (int32_t sub = 0; sub < Dot::kSubs; ++sub) {
-      typename Dot::Line line[kBlockVecs];
-      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) line[v] = Dot::line(lines + v * kVecBytes, sub);
-      LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-        const typename Dot::Line word = Dot::word(words + m * row_bytes, sub);
-        LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = Dot::mac(acc[m][v], line[v], word);
-      }
+  constexpr int32_t kLineBytes = kPanel * Dot::kColumnBytes;
+  for (int32_t s = 0; s < count; s += kUnrolled) {
+    LEGATO_UNROLL for (int32_t i = 0; i < kUnrolled; ++i) {
+      run_step<Dot, M>(acc, lines + i * kLineBytes, words + i * kWord, row_bytes);
     }
-    lines += kPanel * Dot::kColumnBytes;
-    words += kWord;
+    lines += kUnrolled * kLineBytes;
+    words += kUnrolled * kWord;
   }
 }
 

@@ -44,9 +44,10 @@ LEGATO_INLINE float least_of_top_k(const SampleArgs& a, int32_t tiles) {
   return float_from_bits((key >> 31) != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// Weights of the whole vocabulary into the scratch; returns their sum. parts[j]: the sum of those >= kLevels[j].
-constexpr int kLevelCount = 5;
-constexpr float kLevels[kLevelCount] = {0x1p-2f, 0x1p-4f, 0x1p-7f, 0x1p-11f, 0x1p-16f};
+// Weights of the whole vocabulary into the scratch; returns their sum. parts[j], for top_p: the sum of those >=
+// kLevels[j].
+constexpr int kLevelCount = 8;
+constexpr float kLevels[kLevelCount] = {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-10f, 0x1p-12f, 0x1p-14f, 0x1p-17f};
 LEGATO_INLINE double weigh_all(const SampleArgs& a, float best, float inverse_temperature, float* parts) {
   Vf acc[kLevelCount];
 #pragma GCC unroll 8
@@ -54,6 +55,7 @@ LEGATO_INLINE double weigh_all(const SampleArgs& a, float best, float inverse_te
   for (int32_t i = 0; i < a.vocab; i += kLanes) {
     const Vf w = weigh(a, allowed_logits(a, i), best, inverse_temperature);
     store_n(a.scratch_values + i, w, smaller(a.vocab - i, kLanes));
+    if (a.top_p >= 1.0f) continue;
 #pragma GCC unroll 8
     for (int j = 0; j < kLevelCount; ++j) acc[j] = acc[j] + select(less_bits(w, splat(kLevels[j])), zero(), w);
   }
@@ -68,11 +70,16 @@ LEGATO_INLINE Candidates collect_nucleus(const SampleArgs& a, const float* parts
   float least = 0.0f;
   for (int j = kLevelCount - 1; j >= 0 && static_cast<double>(parts[j]) >= target * kMargin; --j) least = kLevels[j];
   Candidates c = {a.scratch_ids, a.scratch_values, 0};
-  for (int32_t i = 0; i < a.vocab; ++i) {
-    const float w = a.scratch_values[i];
-    if (w < least || w == 0.0f) continue;
-    c.ids[c.count] = i;
-    c.weights[c.count++] = w;
+  for (int32_t i = 0; i < a.vocab; i += kLanes) {
+    const Vf w = load_n(a.scratch_values + i, smaller(a.vocab - i, kLanes));
+    float weights[kLanes];
+    store(weights, w);  // before the list, which is written over the same scratch
+    for (uint32_t bits = ~less_bits(w, splat(least)) & kAllLanes; bits != 0; bits &= bits - 1u) {
+      const int lane = __builtin_ctz(bits);
+      if (weights[lane] == 0.0f) continue;
+      c.ids[c.count] = i + lane;
+      c.weights[c.count++] = weights[lane];
+    }
   }
   return c;
 }

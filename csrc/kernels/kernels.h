@@ -14,11 +14,11 @@
 
 namespace legato {
 
-constexpr int32_t kPanel = 64;    // output columns of one packed weight panel
-constexpr int32_t kTileRows = 6;  // rows that `linear` computes at once; ranges of a multiple of it waste nothing
-constexpr int32_t kKvTile = 16;   // KV slots of one tile; block sizes are multiples of it
-constexpr int32_t kMaxHeadDim = 512;
-constexpr int32_t kKvSplit = 256;  // attention partials cover absolute positions [256 s, 256 s + 256)
+constexpr int32_t kPanel = 64;        // output columns of one packed weight panel
+constexpr int32_t kTileRows = 6;      // rows that `linear` computes at once; ranges of a multiple of it waste nothing
+constexpr int32_t kKvTile = 16;       // KV slots of one tile; block sizes are multiples of it
+constexpr int32_t kMaxHeadDim = 512;  // largest head_dim
+constexpr int32_t kKvSplit = 256;     // attention partials cover absolute positions [256 s, 256 s + 256)
 
 // ---------------------------------------------------------------------------------------------- activations and
 // weights
@@ -168,8 +168,9 @@ struct AttentionArgs {
 };
 
 // One item: rows [row_begin, row_end) of one sequence (at most kAttentionRows), one kv head, splits [split_begin,
-// split_end). partial == null: all splits of the rows are covered and the result is written to out_f32. partial !=
-// null: (max, sum, acc[head_pad]) per (row, q head of this kv head, split), stride attention_partial_floats.
+// split_end). partial == null: the splits hold every position that the rows see, and the result goes to out or acts.
+// partial != null: (max, sum, 14 unused, acc[head_pad]) for each split, row and q head of this kv head, in this order,
+// attention_partial_floats apart; sum 0 where the row sees nothing of the split. Both ways give the same bits.
 constexpr int32_t kAttentionRows = 16;
 struct AttentionItem {
   int32_t row_begin;

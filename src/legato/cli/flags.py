@@ -134,6 +134,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "--device": ("auto", "cpu"),
     "--generation-config": ("auto",),
     "--load-format": ("auto",),
+    "--max-logprobs": ("20",),
     "--model-impl": ("auto",),
     "--pipeline-parallel-size": ("1",),
     "-pp": ("1",),

@@ -15,6 +15,7 @@ __all__ = ["ChatBody", "CompletionBody", "GenerateBody", "Prompt", "parse_chat",
 Prompt = str | list[int]
 
 MAX_PROMPTS = 1024
+MAX_TOP_LOGPROBS = 20
 
 _G = TypeVar("_G", bound="GenerateBody")
 
@@ -67,10 +68,14 @@ class GenerateBody(Accepted):
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.stop_token_ids is not None:
             given["stop_token_ids"] = tuple(self.stop_token_ids)
-        return replace(defaults, max_tokens=self._max_tokens(), **given)
+        return replace(defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), **given)
 
     def _max_tokens(self) -> int | None:
         return self.max_tokens
+
+    def _logprobs(self) -> int | None:
+        """Alternatives to report for each token; None: no log probabilities at all."""
+        raise NotImplementedError
 
 
 class CompletionBody(GenerateBody):
@@ -78,6 +83,7 @@ class CompletionBody(GenerateBody):
 
     prompt: Any
     add_special_tokens: bool = True
+    logprobs: int | None = None
 
     def prompts(self) -> list[Prompt]:
         """The prompts, one or many, each a text or token ids. Empty ones are left to the tokenizer to judge."""
@@ -99,6 +105,9 @@ class CompletionBody(GenerateBody):
             code="invalid_type",
         )
 
+    def _logprobs(self) -> int | None:
+        return self.logprobs
+
 
 class ChatBody(GenerateBody):
     """POST /v1/chat/completions."""
@@ -107,6 +116,8 @@ class ChatBody(GenerateBody):
     max_completion_tokens: int | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
 
     def template_arguments(self) -> dict[str, Any]:
         """Keyword arguments for the chat template."""
@@ -122,6 +133,13 @@ class ChatBody(GenerateBody):
 
     def _max_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def _logprobs(self) -> int | None:
+        if not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}", param="top_logprobs")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+        return self.top_logprobs if self.logprobs else None
 
 
 def _is_ids(value: list[Any]) -> bool:
@@ -171,7 +189,6 @@ _REFUSED_COMPLETION = MappingProxyType(
     {
         **_REFUSED_BOTH,
         "best_of": (1,),
-        "logprobs": _NOTHING,
         "suffix": ("",),
         "prompt_embeds": _NOTHING,
     }
@@ -179,8 +196,6 @@ _REFUSED_COMPLETION = MappingProxyType(
 _REFUSED_CHAT = MappingProxyType(
     {
         **_REFUSED_BOTH,
-        "logprobs": (False,),
-        "top_logprobs": (0,),
         "tools": _NOTHING,
         "tool_choice": ("none",),
         "functions": _NOTHING,

@@ -37,13 +37,17 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A finished choice. `stop_reason` is the stop string or stop token id that ended it. `seed` repeats it."""
+    """A finished choice. `stop_reason` is the stop string or stop token id that ended it. `seed` repeats it.
+
+    logprobs: as `legato.protocol.logprobs` shapes them for chat or completion.
+    """
 
     index: int
     text: str
     finish_reason: str
     stop_reason: str | int | None
     seed: int
+    logprobs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Reply:
             if self.chat
             else {"text": choice.text}
         )
-        return {"index": choice.index, **content, "logprobs": None, **_end(choice)}
+        return {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
 
 
 def _end(choice: Choice) -> dict[str, Any]:
@@ -94,9 +98,7 @@ class Frames:
         self._start = b"data: " + dump(head)[:-1] + b',"choices":['
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
         self._text_key = b',"delta":{"content":' if reply.chat else b',"text":'
-        self._text_end = (
-            b'},"logprobs":null,"finish_reason":null}' if reply.chat else (b',"logprobs":null,"finish_reason":null}')
-        )
+        self._text_end = b'},"logprobs":' if reply.chat else b',"logprobs":'
         self._chat = reply.chat
 
     def role(self, index: int) -> bytes:
@@ -104,15 +106,19 @@ class Frames:
         choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
         return self._start + choice + self._close
 
-    def text(self, index: int, text: str) -> bytes:
+    def text(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> bytes:
+        """A chunk with more of a choice's text, and with the log probabilities of its tokens."""
         encoded = json.dumps(text, ensure_ascii=False).encode()
-        return b"".join((self._start, b'{"index":%d' % index, self._text_key, encoded, self._text_end, self._close))
+        scores = b"null" if logprobs is None else dump(logprobs)
+        content = (b'{"index":%d' % index, self._text_key, encoded, self._text_end, scores, b',"finish_reason":null}')
+        return b"".join((self._start, *content, self._close))
 
     def finish(self, choice: Choice) -> bytes:
         """The last chunk of a choice, with the rest of its text."""
         delta = {"content": choice.text} if choice.text else {}
         content = {"delta": delta} if self._chat else {"text": choice.text}
-        return self._start + dump({"index": choice.index, **content, "logprobs": None, **_end(choice)}) + self._close
+        body = {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
+        return self._start + dump(body) + self._close
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk without choices, just before `[DONE]`."""

@@ -2,13 +2,17 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from legato.core.errors import LegatoError, QueueFullError
 from legato.core.types import FinishReason, Request
 from legato.engine.client import EngineClient, OutputStream
 from legato.engine.outputs import Output
+from legato.engine.scorer import Scorer
 from legato.protocol.errors import error_frame
+from legato.protocol.logprobs import ScoredToken, chat_logprobs, completion_logprobs
 from legato.protocol.responses import DONE, Choice, Frames, Reply, Usage
+from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EngineError", "Generation"]
 
@@ -25,6 +29,7 @@ class Generation:
     """
 
     client: EngineClient
+    tokenizer: Tokenizer
     reply: Reply
     requests: Sequence[Request]
     stream: bool
@@ -33,16 +38,19 @@ class Generation:
     async def whole(self) -> bytes:
         """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
         tally = _Tally(self.requests)
+        scores = _Scores(self.requests, self.tokenizer, self.reply.chat)
         texts: list[list[str]] = [[] for _ in range(tally.num_choices)]
+        scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
         choices = []
         async with self.client.submit(self.requests) as stream:
             async for outputs in stream:
                 for output in outputs:
                     index = tally.count(output)
                     texts[index].append(output.text)
+                    scored[index] += scores.push(index, output)
                     if output.finish is not None:
                         self._raise_if_failed(output)
-                        choices.append(tally.choice(index, "".join(texts[index]), output))
+                        choices.append(tally.choice(index, "".join(texts[index]), output, scores.body(scored[index])))
         choices.sort(key=lambda choice: choice.index)
         return self.reply.whole(choices, tally.usage())
 
@@ -54,6 +62,7 @@ class Generation:
 
     async def _stream(self, stream: OutputStream) -> AsyncGenerator[bytes, None]:
         tally = _Tally(self.requests)
+        scores = _Scores(self.requests, self.tokenizer, self.reply.chat)
         frames = Frames(self.reply, self.include_usage)
         begun = [not self.reply.chat] * tally.num_choices
         anything_sent = False
@@ -69,10 +78,11 @@ class Generation:
                 if not begun[index]:
                     out.append(frames.role(index))
                     begun[index] = True
+                logprobs = scores.body(scores.push(index, output))
                 if output.finish is not None:
-                    out.append(frames.finish(tally.choice(index, output.text, output)))
-                elif output.text:
-                    out.append(frames.text(index, output.text))
+                    out.append(frames.finish(tally.choice(index, output.text, output, logprobs)))
+                elif output.text or logprobs is not None:
+                    out.append(frames.text(index, output.text, logprobs))
             if out:
                 anything_sent = True
                 yield b"".join(out)
@@ -108,12 +118,27 @@ class _Tally:
         self._cached[number] = max(self._cached[number], output.num_cached)
         return index
 
-    def choice(self, index: int, text: str, output: Output) -> Choice:
+    def choice(self, index: int, text: str, output: Output, logprobs: dict[str, Any] | None) -> Choice:
         seed = self._requests[index // self._n].params.seed
         assert output.finish is not None
         assert seed is not None
-        return Choice(index, text, output.finish.value, output.stop, seed)
+        return Choice(index, text, output.finish.value, output.stop, seed, logprobs)
 
     def usage(self) -> Usage:
         prompt = sum(len(request.prompt) for request in self._requests)
         return Usage(prompt, sum(self._tokens), sum(self._cached))
+
+
+class _Scores:
+    """Log probabilities of all choices; none at all where the request did not ask for them."""
+
+    def __init__(self, requests: Sequence[Request], tokenizer: Tokenizer, chat: bool) -> None:
+        self._shape = chat_logprobs if chat else completion_logprobs
+        asked = requests[0].params.logprobs is not None
+        self._scorers = [Scorer(r, tokenizer) for r in requests for _ in range(r.params.n)] if asked else []
+
+    def push(self, index: int, output: Output) -> list[ScoredToken]:
+        return self._scorers[index].push(output) if self._scorers else []
+
+    def body(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
+        return self._shape(tokens) if self._scorers else None

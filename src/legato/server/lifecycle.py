@@ -76,6 +76,7 @@ class HttpServer(uvicorn.Server):
             self.client,
             engine.inputs,
             engine.metrics,
+            engine.tokenizer,
             model_names=engine.model_names,
             max_body_bytes=config.max_body_bytes,
             stall_timeout_s=config.stall_timeout,

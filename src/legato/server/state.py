@@ -13,6 +13,7 @@ from legato.engine.metrics import Metrics
 from legato.protocol.requests import GenerateBody, parse_chat, parse_completion
 from legato.protocol.responses import Reply
 from legato.server.generate import Generation
+from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["ServerState"]
 
@@ -28,6 +29,7 @@ class ServerState:
         client: EngineClient,
         inputs: Inputs,
         metrics: Metrics,
+        tokenizer: Tokenizer,
         *,
         model_names: Sequence[str],
         max_body_bytes: int,
@@ -35,6 +37,7 @@ class ServerState:
     ) -> None:
         self.client = client
         self.metrics = metrics
+        self.tokenizer = tokenizer
         self.model_names = tuple(model_names)
         self.max_body_bytes = max_body_bytes
         self.max_model_len = inputs.max_model_len
@@ -83,7 +86,7 @@ class ServerState:
         params = body.sampling(self._inputs.defaults)
         prompt = self._inputs.chat(body.talk(), **body.template_arguments())
         request = self._inputs.request(prompt, params, param="messages", arrival_s=arrival_s)
-        return Generation(self.client, reply, [request], body.stream, body.include_usage)
+        return Generation(self.client, self.tokenizer, reply, [request], body.stream, body.include_usage)
 
     def completion(self, data: bytes, arrival_s: float) -> Generation:
         """A body of /v1/completions, ready to run; one request per prompt. RequestError as above. Any thread."""
@@ -97,7 +100,7 @@ class ServerState:
             requests.append(
                 self._inputs.request(prompt, params, default_max_tokens=DEFAULT_COMPLETION_TOKENS, arrival_s=arrival_s)
             )
-        return Generation(self.client, reply, requests, body.stream, body.include_usage)
+        return Generation(self.client, self.tokenizer, reply, requests, body.stream, body.include_usage)
 
     def _reply(self, body: GenerateBody, *, chat: bool) -> Reply:
         name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"

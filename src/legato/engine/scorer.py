@@ -1,0 +1,43 @@
+"""Outputs with log probabilities to scored tokens: their bytes, and where in the text they begin."""
+
+from collections.abc import Sequence
+
+from legato.core.types import Request
+from legato.engine.outputs import Output
+from legato.protocol.logprobs import ScoredToken, TokenLogprob
+from legato.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["Scorer"]
+
+
+class Scorer:
+    """Follows one choice of a request that asked for log probabilities."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        params = request.params
+        self._tokenizer = tokenizer
+        self._skips_special = params.skip_special_tokens
+        self._stops = () if params.include_stop_str_in_output else request.end_token_ids.union(params.stop_token_ids)
+        self._decoder = tokenizer.decoder(params.skip_special_tokens, continuation=True)
+        self._length = 0
+
+    def push(self, output: Output) -> list[ScoredToken]:
+        """The tokens of the next output. An end token that is not part of the text is one of them."""
+        tops = output.top_logprobs or ((),) * len(output.tokens)
+        ends = output.finish is not None and bool(output.tokens) and output.tokens[-1] in self._stops
+        last = len(output.tokens) - 1
+        scored = []
+        for i, (token, logprob, top) in enumerate(zip(output.tokens, output.logprobs, tops, strict=True)):
+            hidden = ends and i == last
+            scored.append(self._score(token, logprob, top, hidden))
+            if not hidden:
+                self._length += len(self._decoder.push((token,)))
+        return scored
+
+    def _score(self, token: int, logprob: float, top: Sequence[tuple[int, float]], hidden: bool) -> ScoredToken:
+        chosen = TokenLogprob(self._tokenizer.token_bytes(token), not hidden and self._shows(token), logprob)
+        others = tuple(TokenLogprob(self._tokenizer.token_bytes(id), self._shows(id), value) for id, value in top)
+        return ScoredToken(chosen, self._length, others)
+
+    def _shows(self, token: int) -> bool:
+        return not (self._skips_special and self._tokenizer.is_special(token))

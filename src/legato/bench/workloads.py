@@ -3,15 +3,17 @@
 single   one request, 128 tokens in, 128 out: latency of one stream
 uniform  32 requests, 512 in, 128 out: throughput without raggedness
 mixed    64 requests, log-normal lengths in and out: chat and agent traffic
+agent    128 requests, answers with a heavy tail (mean about 100, longest 600): one long answer per batch or so
 """
 
 import random
 from dataclasses import dataclass
 
-__all__ = ["LAST_ID", "WORKLOADS", "Job", "standard"]
+__all__ = ["DEFAULT", "FIRST_ID", "LAST_ID", "WORKLOADS", "Job", "standard"]
 
-WORKLOADS = ("single", "uniform", "mixed")
-_FIRST_ID, LAST_ID = 100, 49_000  # clear of control tokens, inside the default model's vocabulary
+DEFAULT = ("single", "uniform", "mixed")
+WORKLOADS = (*DEFAULT, "agent")
+FIRST_ID, LAST_ID = 100, 49_000  # clear of control tokens, inside the default model's vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,11 @@ class Job:
 
 
 def standard(seed: int = 0, last_id: int = LAST_ID) -> dict[str, list[Job]]:
-    """The three workloads, drawn from one generator in a fixed order: equal seeds give equal workloads."""
+    """The workloads, drawn from one generator in a fixed order: equal seeds give equal workloads."""
     rng = random.Random(seed)
 
     def job(num_in: int, num_out: int) -> Job:
-        return Job(tuple(rng.randrange(_FIRST_ID, last_id) for _ in range(num_in)), num_out)
+        return Job(tuple(rng.randrange(FIRST_ID, last_id) for _ in range(num_in)), num_out)
 
     def lengths() -> tuple[int, int]:
         num_in = min(1024, max(16, rng.lognormvariate(5.0, 0.9)))
@@ -37,4 +39,5 @@ def standard(seed: int = 0, last_id: int = LAST_ID) -> dict[str, list[Job]]:
     single = [job(128, 128)]
     uniform = [job(512, 128) for _ in range(32)]
     mixed = [job(*lengths()) for _ in range(64)]
-    return {"single": single, "uniform": uniform, "mixed": mixed}
+    agent = [job(rng.randint(32, 128), int(min(600, max(8, rng.lognormvariate(4.05, 1.05))))) for _ in range(128)]
+    return {"single": single, "uniform": uniform, "mixed": mixed, "agent": agent}

@@ -5,6 +5,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from legato.cli import bench_serve
 from legato.cli.flags import Commands, add_command, add_flags, read, whole
 from legato.core.config import EngineConfig
 from legato.core.errors import ConfigError
@@ -16,22 +17,25 @@ __all__ = ["add_to"]
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("bench", help="measure throughput on standard workloads")
+    parser = commands.add_parser("bench", help="measure throughput, latency and load, in reproducible ways")
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     throughput = add_command(kinds, "throughput", "run standard workloads offline, as one batch each", _throughput)
-    throughput.add_argument("--workloads", nargs="+", metavar="NAME", help="single, uniform, mixed (default: all)")
+    throughput.add_argument(
+        "--workloads", nargs="+", metavar="NAME", help="of single, uniform, mixed (default: these) and agent"
+    )
     throughput.add_argument("--rounds", type=whole, default=3, metavar="N", help="runs of each (default: 3)")
     throughput.add_argument("--json", action="store_true", help="print one JSON object")
     add_flags(throughput, EngineConfig)
+    bench_serve.add_to(kinds)
 
 
 def _throughput(args: argparse.Namespace) -> int:
     from legato.bench.throughput import measure
-    from legato.bench.workloads import LAST_ID, WORKLOADS, standard
+    from legato.bench.workloads import DEFAULT, LAST_ID, WORKLOADS, standard
     from legato.engine.llm import LLM
     from legato.engine.start import start
 
-    names = args.workloads or list(WORKLOADS)
+    names = args.workloads or list(DEFAULT)
     for name in names:
         if name not in WORKLOADS:
             raise ConfigError(f"workloads: {name!r} is not one of {', '.join(WORKLOADS)}")

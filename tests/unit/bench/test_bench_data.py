@@ -1,0 +1,147 @@
+"""Datasets, arrival times, statistics and charts of the benchmarks."""
+
+import json
+import math
+from pathlib import Path
+from statistics import mean, pstdev
+
+import pytest
+
+from legato.bench.arrivals import arrivals
+from legato.bench.datasets import Draw, Sample, load, words
+from legato.bench.figures import summarize
+from legato.bench.plot import Line, cdf, chart
+from legato.bench.workloads import standard
+from legato.core.errors import ConfigError
+
+DRAW = Draw(seed=3)
+
+
+@pytest.mark.parametrize(("burstiness", "variation"), [(1.0, 1.0), (0.25, 2.0), (4.0, 0.5), (math.inf, 0.0)])
+def test_arrivals_have_the_rate_and_the_spread_that_were_asked_for(burstiness: float, variation: float) -> None:
+    times = arrivals(4000, 20.0, burstiness, seed=1)
+    gaps = [b - a for a, b in zip([0.0, *times], times, strict=False)]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(4000 / 20)
+    assert pstdev(gaps) / mean(gaps) == pytest.approx(variation, rel=0.1, abs=1e-9)
+    assert times == arrivals(4000, 20.0, burstiness, seed=1)
+
+
+def test_an_infinite_rate_is_all_at_once() -> None:
+    assert arrivals(3, math.inf, 1.0, seed=0) == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("rate", "burstiness"), [(0, 1), (-1, 1), (1, 0), (math.nan, 1), (1, math.nan)])
+def test_impossible_arrivals_are_refused(rate: float, burstiness: float) -> None:
+    with pytest.raises(ConfigError):
+        arrivals(3, rate, burstiness, seed=0)
+
+
+def test_random_lengths_lie_in_their_range_and_prefixes_are_shared() -> None:
+    draw = Draw(seed=3, num_prompts=200, input_len=100, output_len=40, range_ratio=0.5, prefix_len=7)
+    samples = load("random", None, draw)
+    lengths = [len(sample.prompt) - 7 for sample in samples]
+    assert 50 <= min(lengths) < 60 < 140 < max(lengths) <= 150
+    assert 20 <= min(s.max_tokens for s in samples) < 40 < max(s.max_tokens for s in samples) <= 60
+    assert len({sample.prompt[:7] for sample in samples}) == 1
+    assert len({sample.prompt for sample in samples}) == 200
+
+
+def test_standard_workloads_are_datasets() -> None:
+    assert load("uniform", None, DRAW) == [Sample(job.prompt, job.max_tokens) for job in standard(3)["uniform"]]
+
+
+def test_agent_answers_have_a_heavy_tail() -> None:
+    counts = [job.max_tokens for seed in range(20) for job in standard(seed)["agent"]]
+    assert 85 < mean(counts) < 115
+    assert max(counts) == 600
+
+
+def test_custom_lines(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"prompt": "a", "output_tokens": 5}\n\n{"prompt": "b"}\n')
+    assert load("custom", file, DRAW) == [Sample("a", 5), Sample("b", 128)]
+
+
+def test_sharegpt_keeps_what_has_a_fitting_length(tmp_path: Path) -> None:
+    def talk(*lengths: int) -> dict[str, object]:
+        return {"conversations": [{"value": "x" * n} for n in lengths]}
+
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps([talk(400, 800), talk(8, 800), talk(5000, 800), talk(400, 8000), talk(400)]))
+    assert load("sharegpt", file, DRAW) == [Sample("x" * 400, 200)]
+
+
+def test_equal_hash_ids_share_their_tokens(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 3000, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]},
+        {"timestamp": 1000, "input_length": 1000, "output_length": 5, "hash_ids": [1, 3]},
+    ]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    early, late = load("timed_trace", file, DRAW)
+    assert (early.at_s, late.at_s) == (0.0, 2.0)
+    assert (len(early.prompt), len(late.prompt), early.max_tokens) == (1000, 600, 5)
+    assert early.prompt[:512] == late.prompt[:512]
+    assert early.prompt[512:600] != late.prompt[512:]
+
+
+def test_burstgpt_leaves_out_what_failed(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    file.write_text(head + "5,GPT-4,30,7,37,API log\n6,GPT-4,30,0,30,API log\n8.5,ChatGPT,9,2,11,API log\n")
+    first, second = load("burstgpt", file, DRAW)
+    assert (len(first.prompt), first.max_tokens, first.at_s) == (30, 7, 0.0)
+    assert (len(second.prompt), second.max_tokens, second.at_s) == (9, 2, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("custom", '{"prompt": 3}', "line 1: prompt"),
+        ("custom", "{", "line 1"),
+        ("custom", "[]", "line 1"),
+        ("custom", "", "no request"),
+        ("sharegpt", "{}", "array"),
+        ("sharegpt", "[3]", "entry 1"),
+        ("sharegpt", '[{"conversations": [1, 2]}]', "entry 1"),
+        ("timed_trace", '{"input_length": 4, "output_length": 4}', "timestamp"),
+        ("timed_trace", '{"input_length": 600, "output_length": 4, "timestamp": 0, "hash_ids": [1]}', "hash_ids"),
+        ("burstgpt", "Timestamp,Request tokens\n1,2\n", "line 2"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(name: str, text: str, word: str, tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=word):
+        load(name, file, DRAW)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing"):
+        load("custom", tmp_path / "nothing", DRAW)
+
+
+def test_words_differ_for_neighbours() -> None:
+    text = words(range(100, 10_100))
+    assert len(set(text.split())) == 10_000
+
+
+def test_percentiles_interpolate() -> None:
+    summary = summarize([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert summary is not None
+    assert (summary.mean, summary.p50, summary.p90, summary.p99) == pytest.approx((3.0, 3.0, 4.6, 4.96))
+    assert summarize([]) is None
+
+
+def test_a_distribution_ends_at_all_values() -> None:
+    assert cdf("x", [3.0, 1.0]).points == [(1.0, 0.0), (1.0, 50.0), (3.0, 100.0)]
+
+
+@pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(0.0, 1.0), (1e-9, 2.0)], [(i, i % 7) for i in range(5000)]])
+def test_charts_of_any_size(points: list[tuple[float, float]]) -> None:
+    svg = chart("a < b", "x", "y", [Line("line & more", points)])
+    assert "a &lt; b" in svg
+    assert "nan" not in svg
+    assert len(svg) < 30_000
+    assert ("no data" in svg) == (not points)

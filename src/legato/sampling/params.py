@@ -1,6 +1,6 @@
 """Check sampling parameters, and turn them into what an executor installs in a sequence slot."""
 
-import math
+import sys
 from collections.abc import Sequence
 
 from legato.core.errors import RequestError
@@ -14,6 +14,9 @@ MAX_LOGPROBS = 20
 GREEDY_BELOW = 1e-5  # lower temperatures mean 0
 LOWEST_TEMPERATURE = 0.01  # others are raised to this, so that logits / temperature stays finite
 _INT32_MAX = 2**31 - 1
+_LARGEST_FLOAT = sys.float_info.max
+_LARGEST_SHOWN = 10**20
+_SHOWN_CHARACTERS = 64
 
 
 def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None:
@@ -103,17 +106,27 @@ def _check_lengths(params: SamplingParams, max_position: int) -> None:
 
 def _check_int(name: str, value: object, low: int, high: int | None) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise RequestError(f"{name} must be an integer, got {value!r}", param=name)
+        raise RequestError(f"{name} must be an integer, got {_shown(value)}", param=name)
     _check_range(name, value, low, high)
 
 
 def _check_float(name: str, value: object, low: float, high: float | None) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise RequestError(f"{name} must be a finite number, got {value!r}", param=name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise RequestError(f"{name} must be a finite number, got {_shown(value)}", param=name)
+    if not abs(value) <= _LARGEST_FLOAT:
+        raise RequestError(f"{name} must be a finite number", param=name)
     _check_range(name, value, low, high)
 
 
 def _check_range(name: str, value: float, low: float, high: float | None) -> None:
     if value < low or (high is not None and value > high):
         limits = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise RequestError(f"{name} must be {limits}, got {value}", param=name)
+        raise RequestError(f"{name} must be {limits}, got {_shown(value)}", param=name)
+
+
+def _shown(value: object) -> str:
+    """A value for an error message. What a client sends may have thousands of digits or characters."""
+    if isinstance(value, int) and abs(value) >= _LARGEST_SHOWN:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

@@ -45,6 +45,25 @@ def test_values_out_of_range_are_refused_by_name(field, values):
 @pytest.mark.parametrize(
     "fields",
     [
+        {"temperature": 10**400},
+        {"seed": 10**5000},
+        {"n": -(10**5000)},
+        {"top_p": "x" * 5000},
+        {"max_tokens": "9" * 4300},
+        {"stop_token_ids": (10**4299,)},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_errors_do_not_repeat_long_values(fields):
+    with pytest.raises(RequestError) as caught:
+        check(**fields)
+    assert caught.value.param == next(iter(fields))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
         {},
         {"n": 128},
         {"temperature": 0, "top_p": 0.5, "top_k": 3, "min_p": 0.1},

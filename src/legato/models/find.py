@@ -30,6 +30,7 @@ def find(config: Mapping[str, Any], file: str, *, declared: bool = False) -> Arc
     `file` is only named in messages. `declared` also admits families whose ops no executor runs yet. Raises
     CheckpointError for an unknown or unfinished architecture, a missing, mistyped or unknown key.
     """
+    _refuse_quantization(config, file)
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{file}: key 'model_type' is missing")
@@ -47,6 +48,14 @@ def find(config: Mapping[str, Any], file: str, *, declared: bool = False) -> Arc
     if not (arch.runs or declared):
         raise CheckpointError(f"{file}: architecture '{arch.name}' is described but its operations do not run yet")
     return arch
+
+
+def _refuse_quantization(config: Mapping[str, Any], file: str) -> None:
+    """Weights that an importer must translate first. To read them as if they were plain would be garbage."""
+    for key in ("quantization_config", "compression_config"):
+        if (section := config.get(key)) is not None:
+            method = section.get("quant_method") if isinstance(section, Mapping) else section
+            raise CheckpointError(f"{file}: key '{key}' says that the weights are quantized ({method}); not supported")
 
 
 def _module(name: str) -> Any:

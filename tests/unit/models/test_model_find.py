@@ -46,6 +46,21 @@ def test_another_head_on_a_known_model_type_is_refused() -> None:
         find({**tiny_config("llama"), "architectures": ["LlamaForSequenceClassification"]}, "config.json")
 
 
+@pytest.mark.parametrize(
+    ("key", "method", "details"),
+    [
+        ("quantization_config", "gptq", {"bits": 4, "desc_act": True, "group_size": 32}),
+        ("quantization_config", "awq", {"bits": 4, "modules_to_not_convert": ["model.layers.7.absent"]}),
+        ("quantization_config", "compressed-tensors", {"ignore": ["lm_head", "model.absent"]}),
+        ("compression_config", "sparseml", {}),
+    ],
+)
+def test_e13_e14_quantized_checkpoints_are_refused_by_name(key: str, method: str, details: dict[str, object]) -> None:
+    config = {**tiny_config("llama"), key: {"quant_method": method, **details}}
+    with pytest.raises(CheckpointError, match=rf"x/config\.json: key '{key}' .*quantized \({method}\); not supported"):
+        find(config, "x/config.json")
+
+
 def test_no_model_type() -> None:
     with pytest.raises(CheckpointError, match=r"x/config\.json: key 'model_type' is missing"):
         find({}, "x/config.json")

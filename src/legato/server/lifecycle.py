@@ -16,6 +16,7 @@ from legato.core.errors import ConfigError
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
 from legato.server.app import create_app
+from legato.server.connection import Connection
 from legato.server.state import ServerState
 
 __all__ = ["HttpServer", "bind", "serve"]
@@ -87,7 +88,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(self._state),
-                http="httptools",
+                http=Connection,
                 loop="uvloop",
                 lifespan="off",
                 ws="none",

@@ -1,0 +1,88 @@
+"""A connection whose request heads are bounded in size and time, so that nobody fills the memory with headers."""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from legato.protocol.errors import error_body
+from legato.protocol.responses import dump
+
+__all__ = ["HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "Connection"]
+
+MAX_HEAD_BYTES = 64 << 10  # request line and headers; one read of the socket may come on top
+HEAD_TIMEOUT_S = 30.0  # from the first byte of a head, or from the connection, to its end
+
+
+class Connection(HttpToolsProtocol):
+    """Answers 431 to a head that is too large, 408 to one that is too slow, and closes; errors are JSON objects.
+
+    The limits hold from the first byte of a request to the end of its headers; `max_body_bytes` bounds the rest.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = 0
+        self._in_head = True
+        self._began = False  # a head began in the data that is being read
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._began = False
+        super().data_received(data)
+        behind_a_body = self._began and self.cycle is not None  # then most of `data` may belong to that body
+        if self._in_head and not behind_a_body:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._began = True
+        self._start_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _start_head(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        if self.scope is None:  # nothing was ever sent
+            self.transport.close()
+        else:
+            self._refuse(408, f"the headers did not come within {HEAD_TIMEOUT_S:.0f} s")
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._stop_timer()
+        body = dump(error_body(status, message))
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

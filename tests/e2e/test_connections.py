@@ -1,0 +1,74 @@
+"""G09: what comes before the body is bounded, in bytes and in time."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from harness import Running, Script, serving
+
+from legato.server import connection
+from legato.server.connection import MAX_HEAD_BYTES
+from support.byte_level import VOCAB, byte_tokens
+from support.scripted import ScriptedExecutor
+
+START = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    script = Script()
+    script.set("hi", byte_tokens("fine"))
+    with serving(ScriptedExecutor(vocab_size=VOCAB, emit=script)) as it:
+        yield it
+        assert it.complete("hi")["choices"][0]["text"] == "fine"
+
+
+def connect(server: Running) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def answer(sock: socket.socket) -> tuple[int, str]:
+    """Status and error message of all that comes until the connection closes."""
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    return int(head.split()[1]), json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("filler", [b"a", b"x-many: b\r\n"], ids=["one header", "many headers"])
+def test_g09_a_head_that_is_too_large_is_refused(server: Running, filler: bytes) -> None:
+    head = START + b"x-first: " + filler * MAX_HEAD_BYTES
+    with connect(server) as sock:
+        sock.sendall(head[: MAX_HEAD_BYTES + 1])  # just enough, so that nothing is left unread when it closes
+        assert answer(sock) == (431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes")
+
+
+def test_g09_the_limit_holds_for_later_requests_of_a_connection(server: Running) -> None:
+    with connect(server) as sock:
+        sock.sendall(START + b"\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+        sock.sendall(START)
+        sent = 0
+        with suppress(OSError):
+            while sent < 50 << 20:
+                sent += sock.send(b"x" * 65536)
+    assert sent < 16 << 20, "what the sockets buffer, not 50 MB"
+
+
+def test_g09_a_head_that_is_too_slow_is_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    with connect(server) as silent, connect(server) as slow:
+        slow.sendall(START)
+        assert answer(slow)[0] == 408
+        assert silent.recv(1) == b""
+
+
+def test_a20_what_is_not_http_gets_the_error_object(server: Running) -> None:
+    with connect(server) as sock:
+        sock.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        assert answer(sock) == (400, "Invalid HTTP request received.")

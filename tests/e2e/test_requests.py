@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from harness import MODEL, Running, Script, Streamed, assert_error, serving
+from harness import MODEL, Running, Script, Streamed, assert_error, serving, wait_until
 
 from legato.core.config import SchedulerConfig
 from support.byte_level import VOCAB, byte_tokens
@@ -287,3 +288,19 @@ def test_429_when_the_queue_is_full(script: Script) -> None:
         assert_error(response, 429, code="queue_full")
         assert int(response.headers["retry-after"]) >= 1
         assert len(server.complete(["hi", "hi"])["choices"]) == 2
+
+
+def test_429_when_too_many_prompt_tokens_wait(script: Script) -> None:
+    executor = ScriptedExecutor(vocab_size=VOCAB, emit=script)
+    with serving(executor, scheduler=SchedulerConfig(max_num_seqs=1, max_num_queued_tokens=8)) as server:
+        executor.gate.clear()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(server.complete, "hi")
+            wait_until(lambda: server.server.client.stats().running == 1)
+            second = pool.submit(server.complete, "hi")
+            wait_until(lambda: server.server.client.num_open == 2)
+            response = server.post(COMPLETIONS, prompt="too long")
+            assert_error(response, 429, code="queue_full")
+            assert int(response.headers["retry-after"]) >= 1
+            executor.gate.set()
+            assert [each.result(20)["choices"][0]["text"] for each in (first, second)] == ["fine", "fine"]

@@ -176,10 +176,13 @@ class SchedulerConfig:
     max_num_batched_tokens: int = flag(512, "rows per step")
     long_prefill_token_threshold: int = flag(256, "rows of one prompt per step; 0: no limit")
     max_num_queued_reqs: int = flag(4096, "waiting requests beyond which new ones are refused with 429")
+    max_num_queued_tokens: int = flag(
+        4 << 20, "prompt tokens of waiting requests beyond which new ones are refused with 429"
+    )
     static_padding: bool = flag(False, "policy static: compute padded rows, as a naive server does")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs")
+        _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
         _at_least(self, 0, "long_prefill_token_threshold")
 
 

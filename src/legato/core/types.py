@@ -14,7 +14,7 @@ Words (used in this sense everywhere):
 from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -75,11 +75,12 @@ class SamplingParams:
 class Request:
     """One accepted request, as the scheduler sees it. `params.max_tokens` and `params.seed` are set.
 
-    `end_token_ids` end a sequence with "stop" (empty under ignore_eos); `params.stop_token_ids` do so always.
+    `prompt` may wait long and be long: array('i') keeps it compact. `end_token_ids` end a sequence with "stop" (empty
+    under ignore_eos); `params.stop_token_ids` do so always.
     """
 
     request_id: str
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     params: SamplingParams
     arrival_s: float
     end_token_ids: frozenset[int] = frozenset()

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -76,7 +77,7 @@ class Inputs:
             raise self._too_long(f"{len(prompt)} tokens in the {param} and {params.max_tokens} for the answer", param)
         request = Request(
             request_id=secrets.token_hex(12),
-            prompt=tuple(prompt),
+            prompt=array("i", prompt),
             params=replace(
                 params,
                 max_tokens=params.max_tokens or min(left, default_max_tokens or left),

@@ -203,7 +203,7 @@ class LLM:
             while True:
                 while sum(running.values()) < most and (request := next(waiting, None)) is not None:
                     running[request.request_id] = request.params.n
-                    loop.submit([request])
+                    loop.submit([request], limit_tokens=False)
                 if not running:
                     return
                 outputs = self._outputs.get()

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from legato.core.config import SchedulerConfig
 from legato.core.errors import LegatoError, QueueFullError
@@ -42,6 +42,7 @@ class EngineLoop:
         self._executor = executor
         self._metrics = metrics
         self.max_queued = config.max_num_queued_reqs
+        self._max_queued_tokens = config.max_num_queued_tokens
         self._renderer = Renderer(tokenizer, scheduler.finish)
         self._events: list[TokenEvent] = []
         self._inbox: deque[Request | str] = deque()  # a request, or the id of one to abort
@@ -51,15 +52,22 @@ class EngineLoop:
 
     # any thread
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests, all or none. QueueFullError when too many wait (429), or the loop has ended (503)."""
-        limit = self.max_queued
+    def submit(self, requests: Sequence[Request], *, limit_tokens: bool = True) -> None:
+        """Queue requests, all or none. QueueFullError when too many wait (429), or the loop has ended (503).
+
+        limit_tokens: also refuse prompts that are too long together, unless none waits. They take memory, which costs
+        nothing more where the caller keeps them all the same.
+        """
         with self._wake:
             if self.failure is not None or self._stopping:
                 raise QueueFullError(self.failure or "the engine is shutting down", status=503, retry_after_s=5)
-            arriving = sum(r.params.n for r in (*self._inbox, *requests) if isinstance(r, Request))
-            if self.stats.waiting + arriving > limit:
-                raise QueueFullError(f"{limit} requests are waiting already; try again later")
+            ahead = [message for message in self._inbox if isinstance(message, Request)]
+            waiting = self.stats.waiting + sum(r.params.n for r in ahead)
+            if waiting + sum(r.params.n for r in requests) > self.max_queued:
+                raise QueueFullError(f"{waiting} requests are waiting already; try again later")
+            tokens = self.stats.waiting_tokens + _prompt_tokens(ahead)
+            if limit_tokens and waiting and tokens + _prompt_tokens(requests) > self._max_queued_tokens:
+                raise QueueFullError(f"{tokens} prompt tokens are waiting already; try again later")
             self._inbox.extend(requests)
             self._wake.notify()
 
@@ -170,6 +178,10 @@ class EngineLoop:
         outputs = self._renderer.fail(why)
         self._metrics.update(self.stats, outputs)
         self.publish(outputs)
+
+
+def _prompt_tokens(requests: Iterable[Request]) -> int:
+    return sum(len(request.prompt) * request.params.n for request in requests)
 
 
 def _drop(outputs: list[Output]) -> None:

@@ -82,7 +82,7 @@ def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) 
         num_logprobs=-1 if params.logprobs is None else params.logprobs,
         min_position=len(request.prompt) + params.min_tokens if params.min_tokens else 0,
         end_token_ids=tuple(sorted(banned)),
-        prompt=request.prompt if repeats else (),
+        prompt=tuple(request.prompt) if repeats else (),
         output=tuple(output) if repeats or counts else (),
     )
 

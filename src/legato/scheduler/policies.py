@@ -11,9 +11,13 @@ __all__ = ["Fcfs", "Policy", "Queue", "Static", "make_policy"]
 
 
 class Queue:
-    """Waiting sequences in order of service. Every operation is O(1), however many wait."""
+    """Waiting sequences in order of service. Every operation is O(1), however many wait.
+
+    num_prompt_tokens: of all that wait; choices of one request count one by one.
+    """
 
     def __init__(self) -> None:
+        self.num_prompt_tokens = 0
         self._order: OrderedDict[Sequence, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -21,14 +25,16 @@ class Queue:
 
     def append(self, sequence: Sequence) -> None:
         self._order[sequence] = None
+        self.num_prompt_tokens += sequence.num_prompt
 
     def put_back(self, sequence: Sequence) -> None:
         """A preempted sequence goes before all that wait: it was admitted before them."""
-        self._order[sequence] = None
+        self.append(sequence)
         self._order.move_to_end(sequence, last=False)
 
     def remove(self, sequence: Sequence) -> None:
         del self._order[sequence]
+        self.num_prompt_tokens -= sequence.num_prompt
 
     def first(self) -> Sequence | None:
         return next(iter(self._order), None)

@@ -23,6 +23,7 @@ class SchedulerStats:
 
     running: int
     waiting: int  # preempted ones included
+    waiting_tokens: int  # prompt tokens of those that wait
     slots_used: int  # places taken; more than `running` where policy static holds them
     slots_total: int
     blocks_used: int  # over all cache groups
@@ -47,6 +48,7 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
     return SchedulerStats(
         running=len(ledger.running),
         waiting=len(ledger.policy.queue),
+        waiting_tokens=ledger.policy.queue.num_prompt_tokens,
         slots_used=ledger.places_taken,
         slots_total=ledger.limits.max_places,
         blocks_used=sum(pool.num_used for pool in blocks.pools),

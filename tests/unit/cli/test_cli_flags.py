@@ -27,7 +27,8 @@ OTHER = {
     "format": "int8", "max_model_len": 2048, "tokenizer": "t", "chat_template": "c", "revision": "r", "cache_dir": "d",
     "block_size": 32, "kv_cache_dtype": "fp32", "kv_cache_memory": 1 << 20, "num_blocks": 7, "memory_utilization": 0.5,
     "prefault_kv": True, "policy": "static", "max_num_seqs": 8, "max_num_batched_tokens": 64,
-    "long_prefill_token_threshold": 16, "max_num_queued_reqs": 5, "static_padding": True, "host": "0.0.0.0", "port": 1,
+    "long_prefill_token_threshold": 16, "max_num_queued_reqs": 5, "max_num_queued_tokens": 6,
+    "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
 }  # fmt: skip
 
@@ -67,7 +68,7 @@ def test_whole_numbers_are_whole(bad: str) -> None:
     [
         ("block_size", 17), ("block_size", 0), ("memory_utilization", 0), ("memory_utilization", 1.5), ("port", 70000),
         ("max_num_seqs", 0), ("threads", 0), ("max_model_len", 0), ("drain_timeout", -1), ("seed", -1), ("format", "x"),
-        ("max_num_queued_reqs", 0), ("memory_utilization", float("nan")), ("nonsense", 1),
+        ("max_num_queued_reqs", 0), ("max_num_queued_tokens", 0), ("memory_utilization", float("nan")), ("nonsense", 1),
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(name: str, value: object) -> None:

@@ -1,6 +1,7 @@
 """The loop itself."""
 
 import inspect
+import sys
 import threading
 
 import pytest
@@ -52,6 +53,29 @@ def test_the_queue_limit_counts_choices_and_takes_all_or_none() -> None:
     it.loop.step()
     assert (it.loop.stats.running, it.loop.stats.waiting) == (1, 2)
     it.loop.submit([request(it)])
+
+
+def test_p3_waiting_prompts_are_bounded_in_tokens() -> None:
+    it = engine(ScriptedExecutor(vocab_size=VOCAB), max_num_seqs=1, max_num_queued_tokens=20)
+    it.loop.submit([request(it, "a" * 100)])  # none waits: whatever fits into the context is taken
+    it.loop.step()
+    it.loop.submit([request(it, "b" * 10)])
+    it.loop.submit([request(it, "c" * 5, n=2)])
+    for _ in range(2):  # in the inbox, then in the queue
+        with pytest.raises(QueueFullError, match="20 prompt tokens are waiting") as caught:
+            it.loop.submit([request(it, "d")])
+        assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
+        it.loop.step()
+    assert it.loop.stats.waiting_tokens == 20
+    it.loop.submit([request(it, "e" * 100)], limit_tokens=False)
+    while it.loop.busy:
+        it.loop.step()
+    assert it.loop.stats.waiting_tokens == 0
+
+
+def test_prompts_that_wait_are_compact() -> None:
+    it = engine(ScriptedExecutor(vocab_size=VOCAB))
+    assert sys.getsizeof(request(it, "a" * 1000).prompt) < 5 * 1000
 
 
 def test_stop_ends_what_runs_and_refuses_what_comes() -> None:

@@ -14,6 +14,7 @@ import openai
 from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
 from legato.core.types import Executor, SlotReset
 from legato.engine.assemble import Engine, assemble
+from legato.server.keys import ApiKeys
 from legato.server.lifecycle import HttpServer, bind
 from legato.tokenizer.assets import TextAssets
 from support.byte_level import ASSETS, EOS, TOKENIZER
@@ -151,7 +152,7 @@ def running(engine: Engine, config: ServerConfig) -> Iterator[Running]:
     """Serve an engine over HTTP until the block ends."""
     sock = bind(config)
     ready = threading.Event()
-    server = HttpServer(engine, config, ready.set)
+    server = HttpServer(engine, config, ApiKeys.load(config), ready.set)
     thread = threading.Thread(target=server.run, args=([sock],))
     thread.start()
     try:

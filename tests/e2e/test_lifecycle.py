@@ -13,6 +13,7 @@ from harness import MODEL, Running, Script, Streamed, assert_error, serving, wai
 from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
 from legato.core.errors import ConfigError
 from legato.engine.assemble import assemble
+from legato.server.keys import ApiKeys
 from legato.server.lifecycle import bind, serve
 from support.byte_level import ASSETS, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
@@ -195,5 +196,11 @@ def test_of_two_servers_that_start_at_once_one_is_refused() -> None:
     with first:
         first.listen()
         with pytest.raises(ConfigError, match=f"port {port}"):
-            serve(assemble(executor, ASSETS, EngineConfig(), MODEL), ServerConfig(port=port), second, lambda: None)
+            serve(
+                assemble(executor, ASSETS, EngineConfig(), MODEL),
+                ServerConfig(port=port),
+                ApiKeys(),
+                second,
+                lambda: None,
+            )
     assert executor.closed

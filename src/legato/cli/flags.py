@@ -74,7 +74,7 @@ def _add_flag(group: Any, spec: Flag) -> None:
     if kind is bool:
         options["action"] = argparse.BooleanOptionalAction
     elif get_origin(kind) is tuple:
-        options.update(nargs="+", metavar="NAME")
+        options.update(nargs="+", action="extend", metavar="TEXT")
     else:
         options["type"] = whole if kind is int else kind
         options["metavar"] = "{" + ",".join(spec.choices) + "}" if spec.choices else _METAVARS[kind]
@@ -163,7 +163,6 @@ _GRANTED = frozenset(
 _MISSING = frozenset(
     {
         "--allowed-origins",
-        "--api-key",
         "--async-scheduling",
         "--attention-backend",
         "--compilation-config",

@@ -23,12 +23,14 @@ def _run(args: argparse.Namespace) -> int:
     config = read(ServeConfig, args)
     _set_up_logging(config.server.log_level)
     from legato.engine.start import start
+    from legato.server.keys import ApiKeys
     from legato.server.lifecycle import bind, serve
 
+    keys = ApiKeys.load(config.server)
     sock = bind(config.server)
     engine = start(config.engine)
     port = sock.getsockname()[1]
-    return serve(engine, config.server, sock, lambda: print(_banner(engine, config.server, port), flush=True))
+    return serve(engine, config.server, keys, sock, lambda: print(_banner(engine, config.server, port), flush=True))
 
 
 def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
@@ -41,6 +43,7 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
         path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
     else:
         path, body = "completions", {"prompt": "The capital of France is"}
+    key = " -H 'authorization: Bearer KEY'" if config.api_key or config.api_key_file else ""
     context = f"{engine.inputs.max_model_len:,} tokens"
     if engine.inputs.max_model_len < engine.info.max_position:
         context += f" (the KV pool holds no more; the model could {engine.info.max_position:,})"
@@ -56,7 +59,7 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
             *(f"{name.replace('_', ' '):15} {value}" for name, value in rows.items()),
             f"serving at      {url}  (Ctrl-C ends it)",
             "try it:",
-            f"  curl {local}/v1/{path} -H 'content-type: application/json' -d '{json.dumps(body)}'",
+            f"  curl {local}/v1/{path} -H 'content-type: application/json'{key} -d '{json.dumps(body)}'",
         ]
     )
 

@@ -212,6 +212,8 @@ class ServerConfig:
     drain_timeout: float = flag(30.0, "seconds running requests get after SIGTERM", aliases=("shutdown-timeout",))
     stall_timeout: float = flag(60.0, "seconds one step may last before /health says 503")
     max_body_bytes: int = flag(8 << 20, "largest request body")
+    api_key: tuple[str, ...] = flag((), "keys of which clients must send one; none: everybody is let in")
+    api_key_file: str | None = flag(None, "file with the SHA-256 of a key, in hex, on each line")
     log_level: str = flag(
         "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
     )

@@ -24,6 +24,7 @@ from legato.server.http import (
     read_json_body,
     unless_gone,
 )
+from legato.server.keys import ApiKeys, KeyGate
 from legato.server.middleware import Envelope
 from legato.server.state import ServerState
 
@@ -32,11 +33,12 @@ __all__ = ["create_app"]
 log = logging.getLogger(__name__)
 
 
-def create_app(state: ServerState) -> Starlette:
-    """The routes over one engine."""
+def create_app(state: ServerState, keys: ApiKeys) -> Starlette:
+    """The routes over one engine, behind a gate if there are keys."""
+    gate = [Middleware(KeyGate, keys=keys)] if keys else []
     return Starlette(
         routes=[*_generation(state), *_information(state)],
-        middleware=[Middleware(Envelope, state=state)],
+        middleware=[Middleware(Envelope, state=state), *gate],
         exception_handlers={
             LegatoError: _on_legato_error,
             HTTPException: _on_http_exception,

@@ -17,6 +17,7 @@ from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
 from legato.server.app import create_app
 from legato.server.connection import Connection
+from legato.server.keys import ApiKeys
 from legato.server.state import ServerState
 
 __all__ = ["HttpServer", "bind", "serve"]
@@ -45,9 +46,11 @@ def _cannot_listen(config: ServerConfig, error: OSError) -> ConfigError:
     return ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}")
 
 
-def serve(engine: Engine, config: ServerConfig, sock: socket.socket, on_ready: Callable[[], None]) -> int:
+def serve(
+    engine: Engine, config: ServerConfig, keys: ApiKeys, sock: socket.socket, on_ready: Callable[[], None]
+) -> int:
     """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens."""
-    server = HttpServer(engine, config, on_ready)
+    server = HttpServer(engine, config, keys, on_ready)
     try:
         server.run(sockets=[sock])
     except OSError as error:  # another process, started at the same time, was faster
@@ -69,7 +72,7 @@ class HttpServer(uvicorn.Server):
     status 1 after some seconds in which /health says 503.
     """
 
-    def __init__(self, engine: Engine, config: ServerConfig, on_ready: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, config: ServerConfig, keys: ApiKeys, on_ready: Callable[[], None]) -> None:
         self.exit_status = 0
         self.engine_hangs = False
         self.client = EngineClient(engine.loop)
@@ -87,7 +90,7 @@ class HttpServer(uvicorn.Server):
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(
             uvicorn.Config(
-                create_app(self._state),
+                create_app(self._state, keys),
                 http=Connection,
                 loop="uvloop",
                 lifespan="off",

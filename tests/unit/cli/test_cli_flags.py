@@ -30,6 +30,7 @@ OTHER = {
     "long_prefill_token_threshold": 16, "max_num_queued_reqs": 5, "max_num_queued_tokens": 6,
     "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
+    "api_key": ("a", "b"), "api_key_file": "keys",
 }  # fmt: skip
 
 
@@ -55,6 +56,7 @@ def test_values_that_other_engines_use() -> None:
     assert (whole("2K"), whole("1.5m"), whole("7")) == (2048, 1_500_000, 7)
     assert parse("--model", "m") == parse("--model=m") == parse("m")
     assert parse("--no-prefault-kv") == ServeConfig()
+    assert parse("--api-key", "a", "--api-key", "b", "--api-key=c").server.api_key == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("bad", ["1.5", "x", "", "k", "1kk"])
@@ -83,7 +85,7 @@ def test_flags_of_vllm_that_ask_for_nothing_are_dropped() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--enable-lora", "--tensor-parallel-size 2", "-tp=2", "--api-key k", "--nonsense", "--block-size 17", "--port x"],
+    ["--enable-lora", "--tensor-parallel-size 2", "-tp=2", "--nonsense", "--block-size 17", "--port x"],
 )
 def test_p5_what_is_missing_ends_with_2_by_name(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:

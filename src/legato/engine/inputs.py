@@ -42,7 +42,7 @@ class Inputs:
         self.has_chat_template = assets.chat_template is not None
         self._template = ChatTemplate(assets.chat_template, tokenizer)
         self._end_token_ids = frozenset(assets.eos_token_ids)
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._check = check
         self._seed = seed
 
@@ -70,7 +70,7 @@ class Inputs:
         left of the context (None: all that is left).
         """
         params = replace(params, stop=_as_tuple(params.stop), stop_token_ids=tuple(params.stop_token_ids))
-        validate(params, self._vocab_size, self.max_model_len)
+        validate(params, self.vocab_size, self.max_model_len)
         self._check_prompt(prompt, param)
         left = self.max_model_len - len(prompt)
         if params.max_tokens is not None and params.max_tokens > left:
@@ -92,9 +92,9 @@ class Inputs:
     def _check_prompt(self, prompt: Sequence[int], param: str) -> None:
         if not prompt:
             raise RequestError(f"{param} is empty: it gives no tokens", param=param, code="empty_prompt")
-        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
             raise RequestError(
-                f"{param} holds a token id outside the vocabulary (0 to {self._vocab_size - 1})",
+                f"{param} holds a token id outside the vocabulary (0 to {self.vocab_size - 1})",
                 param=param,
                 code="invalid_token_id",
             )

@@ -10,7 +10,15 @@ from legato.core.types import SamplingParams
 from legato.protocol.messages import check_messages
 from legato.protocol.parse import Accepted, Body, parse_body
 
-__all__ = ["ChatBody", "CompletionBody", "GenerateBody", "Prompt", "parse_chat", "parse_completion"]
+__all__ = [
+    "ChatBody",
+    "CompletionBody",
+    "GenerateBody",
+    "Prompt",
+    "parse_chat",
+    "parse_completion",
+    "template_arguments",
+]
 
 Prompt = str | list[int]
 
@@ -121,11 +129,7 @@ class ChatBody(GenerateBody):
 
     def template_arguments(self) -> dict[str, Any]:
         """Keyword arguments for the chat template."""
-        given = self.chat_template_kwargs or {}
-        for name in ("messages", "tools", "add_generation_prompt"):
-            if name in given:
-                raise RequestError(f"chat_template_kwargs may not set {name}", param="chat_template_kwargs")
-        return {"add_generation_prompt": self.add_generation_prompt, **given}
+        return template_arguments(self.add_generation_prompt, self.chat_template_kwargs)
 
     def talk(self) -> list[dict[str, Any]]:
         """The messages, their roles and fields checked."""
@@ -140,6 +144,15 @@ class ChatBody(GenerateBody):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
         return self.top_logprobs if self.logprobs else None
+
+
+def template_arguments(add_generation_prompt: bool, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Keyword arguments for a chat template. RequestError where `chat_template_kwargs` sets what has its own field."""
+    given = kwargs or {}
+    for name in ("messages", "tools", "add_generation_prompt"):
+        if name in given:
+            raise RequestError(f"chat_template_kwargs may not set {name}", param="chat_template_kwargs")
+    return {"add_generation_prompt": add_generation_prompt, **given}
 
 
 def _is_ids(value: list[Any]) -> bool:

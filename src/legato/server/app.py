@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,6 +29,7 @@ from legato.server.http import (
 from legato.server.keys import ApiKeys, KeyGate
 from legato.server.middleware import Envelope
 from legato.server.state import ServerState
+from legato.server.tokens import detokenize, tokenize
 
 __all__ = ["create_app"]
 
@@ -37,7 +40,7 @@ def create_app(state: ServerState, keys: ApiKeys) -> Starlette:
     """The routes over one engine, behind a gate if there are keys."""
     gate = [Middleware(KeyGate, keys=keys)] if keys else []
     return Starlette(
-        routes=[*_generation(state), *_information(state)],
+        routes=[*_generation(state), *_tokens(state), *_information(state)],
         middleware=[Middleware(Envelope, state=state), *gate],
         exception_handlers={
             LegatoError: _on_legato_error,
@@ -48,11 +51,11 @@ def create_app(state: ServerState, keys: ApiKeys) -> Starlette:
 
 
 def _generation(state: ServerState) -> Iterator[Route]:
-    async def generate(http: HttpRequest, make: Callable[[bytes, float], Generation]) -> Response:
+    async def generate(http: HttpRequest, make: Callable[[float, bytes], Generation]) -> Response:
         arrival_s = time.monotonic()
         state.admit()
         data = await read_json_body(http, state.max_body_bytes)
-        generation = await state.prepare(make, data, arrival_s)
+        generation = await state.prepare(partial(make, arrival_s), data)
         if generation.stream:
             return EventStream(generation.frames())
         return json_response(await unless_gone(http.receive, generation.whole()))
@@ -65,6 +68,15 @@ def _generation(state: ServerState) -> Iterator[Route]:
 
     yield Route("/v1/completions", completions, methods=["POST"])
     yield Route("/v1/chat/completions", chat_completions, methods=["POST"])
+
+
+def _tokens(state: ServerState) -> Iterator[Route]:
+    async def answer(make: Callable[[ServerState, bytes], dict[str, Any]], http: HttpRequest) -> Response:
+        data = await read_json_body(http, state.max_body_bytes)
+        return json_response(await state.prepare(partial(make, state), data))
+
+    yield Route("/tokenize", partial(answer, tokenize), methods=["POST"])
+    yield Route("/detokenize", partial(answer, detokenize), methods=["POST"])
 
 
 def _information(state: ServerState) -> Iterator[Route]:
@@ -95,6 +107,9 @@ def _information(state: ServerState) -> Iterator[Route]:
         state.admit()
         return json_response({"status": "ready"})
 
+    async def load(http: HttpRequest) -> Response:
+        return json_response({"server_load": state.client.num_open})
+
     async def version(http: HttpRequest) -> Response:
         return json_response({"version": legato.__version__})
 
@@ -103,7 +118,7 @@ def _information(state: ServerState) -> Iterator[Route]:
 
     yield Route("/v1/models", models)
     yield Route("/v1/models/{name:path}", model)
-    yield from (Route(f"/{get.__name__}", get) for get in (health, ready, version, metrics))
+    yield from (Route(f"/{get.__name__}", get) for get in (health, ready, load, version, metrics))
 
 
 async def _on_legato_error(http: HttpRequest, error: Exception) -> Response:

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from legato.core.errors import QueueFullError, RequestError
 from legato.engine.client import EngineClient
@@ -19,6 +20,8 @@ __all__ = ["ServerState"]
 
 LARGE_BODY = 8192  # bytes; larger ones are parsed and tokenized in a thread
 DEFAULT_COMPLETION_TOKENS = 16
+
+_T = TypeVar("_T")
 
 
 class ServerState:
@@ -41,10 +44,11 @@ class ServerState:
         self.model_names = tuple(model_names)
         self.max_body_bytes = max_body_bytes
         self.max_model_len = inputs.max_model_len
+        self.vocab_size = inputs.vocab_size
         self.started_s = int(time.time())
         self.draining = False
         self.open_requests = 0
-        self._inputs = inputs
+        self.inputs = inputs
         self._stall_timeout_s = stall_timeout_s
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
 
@@ -73,32 +77,32 @@ class ServerState:
             )
         return asked
 
-    async def prepare(self, make: Callable[[bytes, float], Generation], data: bytes, arrival_s: float) -> Generation:
-        """`chat` or `completion` of a body; of a large one in a thread, so that streams do not stall meanwhile."""
+    async def prepare(self, make: Callable[[bytes], _T], data: bytes) -> _T:
+        """`make` of a body; of a large one in a thread, so that streams do not stall meanwhile."""
         if len(data) <= LARGE_BODY:
-            return make(data, arrival_s)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, make, data, arrival_s)
+            return make(data)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make, data)
 
-    def chat(self, data: bytes, arrival_s: float) -> Generation:
+    def chat(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/chat/completions, ready to run. RequestError names what is wrong. Any thread."""
         body = parse_chat(data)
         reply = self._reply(body, chat=True)
-        params = body.sampling(self._inputs.defaults)
-        prompt = self._inputs.chat(body.talk(), **body.template_arguments())
-        request = self._inputs.request(prompt, params, param="messages", arrival_s=arrival_s)
+        params = body.sampling(self.inputs.defaults)
+        prompt = self.inputs.chat(body.talk(), **body.template_arguments())
+        request = self.inputs.request(prompt, params, param="messages", arrival_s=arrival_s)
         return Generation(self.client, self.tokenizer, reply, [request], body.stream, body.include_usage)
 
-    def completion(self, data: bytes, arrival_s: float) -> Generation:
+    def completion(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/completions, ready to run; one request per prompt. RequestError as above. Any thread."""
         body = parse_completion(data)
         reply = self._reply(body, chat=False)
-        params = body.sampling(self._inputs.defaults)
+        params = body.sampling(self.inputs.defaults)
         requests = []
         for prompt in body.prompts():
             if isinstance(prompt, str):
-                prompt = self._inputs.encode(prompt, add_special_tokens=body.add_special_tokens)
+                prompt = self.inputs.encode(prompt, add_special_tokens=body.add_special_tokens)
             requests.append(
-                self._inputs.request(prompt, params, default_max_tokens=DEFAULT_COMPLETION_TOKENS, arrival_s=arrival_s)
+                self.inputs.request(prompt, params, default_max_tokens=DEFAULT_COMPLETION_TOKENS, arrival_s=arrival_s)
             )
         return Generation(self.client, self.tokenizer, reply, requests, body.stream, body.include_usage)
 

@@ -1,0 +1,36 @@
+"""/tokenize and /detokenize: exactly the tokens that a completion or a chat would get."""
+
+from typing import Any
+
+from legato.core.errors import RequestError
+from legato.protocol.tokens import parse_detokenize, parse_tokenize
+from legato.server.state import ServerState
+
+__all__ = ["detokenize", "tokenize"]
+
+
+def tokenize(state: ServerState, data: bytes) -> dict[str, Any]:
+    """The answer to a body of /tokenize. RequestError names what is wrong. Any thread."""
+    body = parse_tokenize(data)
+    state.model_name(body.model)
+    if body.prompt is not None:
+        tokens = state.inputs.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    else:
+        tokens = state.inputs.chat(body.talk(), **body.template_arguments())
+    texts = None
+    if body.return_token_strs:
+        texts = [state.tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
+    return {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens, "token_strs": texts}
+
+
+def detokenize(state: ServerState, data: bytes) -> dict[str, Any]:
+    """The answer to a body of /detokenize: the text with its control tokens. RequestError as above. Any thread."""
+    body = parse_detokenize(data)
+    state.model_name(body.model)
+    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < state.vocab_size:
+        raise RequestError(
+            f"tokens holds a token id outside the vocabulary (0 to {state.vocab_size - 1})",
+            param="tokens",
+            code="invalid_token_id",
+        )
+    return {"prompt": state.tokenizer.decode(body.tokens, skip_special_tokens=False)}

@@ -114,6 +114,9 @@ class PlanReader {
     p.num_logprobs = get<int32_t>(from, "num_logprobs");
     p.min_position = get<int32_t>(from, "min_position");
     p.end_token_ids = get<std::vector<int32_t>>(from, "end_token_ids");
+    p.bias_token_ids = get<std::vector<int32_t>>(from, "bias_token_ids");
+    p.bias_values = get<std::vector<float>>(from, "bias_values");
+    p.allowed_token_ids = get<std::vector<int32_t>>(from, "allowed_token_ids");
     reset.prompt = get<std::vector<int32_t>>(from, "prompt");
     reset.output = get<std::vector<int32_t>>(from, "output");
     return reset;

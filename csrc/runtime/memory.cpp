@@ -86,7 +86,7 @@ MemoryNeed memory_need(const EngineFile& file, const RuntimeOptions& options) {
   for (const RopeSpec& rope : plan.ropes) {
     need.tables += sizeof(float) * static_cast<size_t>(rope.dim) * static_cast<size_t>(options.max_position);
   }
-  const size_t sampling = static_cast<size_t>(plan.vocab) * 8;
+  const size_t sampling = static_cast<size_t>(plan.vocab) * 8 + static_cast<size_t>(plan.vocab) / 8;
   need.scratch = partial_bytes(plan, options) +
                  static_cast<size_t>(options.threads) * (kernel_scratch_bytes(file, options) + sampling);
   for (const GroupSpec& group : plan.groups) {

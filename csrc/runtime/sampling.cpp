@@ -1,5 +1,7 @@
 #include "runtime/sampling.h"
 
+#include <algorithm>
+
 #include "runtime/philox.h"
 
 namespace legato {
@@ -24,6 +26,25 @@ void penalize(const SamplingSlot& slot, std::span<float> logits, SamplingScratch
     }
     replace(scratch, logits, token, value);
   }
+}
+
+void add_bias(const SlotParams& p, std::span<float> logits, SamplingScratch& scratch) {
+  for (size_t i = 0; i < p.bias_token_ids.size(); ++i) {
+    const int32_t token = p.bias_token_ids[i];
+    replace(scratch, logits, token, logits[static_cast<size_t>(token)] + p.bias_values[i]);
+  }
+}
+
+// The step's mask, without what the slot does not allow.
+const uint8_t* narrow(const SlotParams& p, const uint8_t* mask, SamplingScratch& scratch) {
+  if (p.allowed_token_ids.empty()) return mask;
+  std::fill(scratch.mask.begin(), scratch.mask.end(), uint8_t{0});
+  for (int32_t token : p.allowed_token_ids) {
+    const auto byte = static_cast<size_t>(token) / 8;
+    const auto bit = static_cast<uint8_t>(1u << (token % 8));
+    if (mask == nullptr || (mask[byte] & bit) != 0) scratch.mask[byte] |= bit;
+  }
+  return scratch.mask.data();
 }
 
 int32_t choose(const KernelTable& kernels, const SlotParams& p, int32_t position, std::span<float> logits,
@@ -75,11 +96,12 @@ SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int3
   const int32_t sampled = position + 1;
   scratch.raw.clear();
   if (p.has_penalties()) penalize(slot, logits, scratch);
+  add_bias(p, logits, scratch);
   if (sampled < p.min_position) {
     for (int32_t token : p.end_token_ids) replace(scratch, logits, token, -std::numeric_limits<float>::infinity());
   }
   SampledRow row;
-  row.token = choose(kernels, p, sampled, logits, mask, scratch);
+  row.token = choose(kernels, p, sampled, logits, narrow(p, mask, scratch), scratch);
   // Backwards: a token replaced twice gets its first value back.
   for (auto it = scratch.raw.rbegin(); it != scratch.raw.rend(); ++it)
     logits[static_cast<size_t>(it->first)] = it->second;

@@ -22,17 +22,21 @@ struct SamplingSlot {
   void install(const SlotReset& reset);
   // Notes a sampled token.
   void count(int32_t token);
-  // Logits that penalties and bans can replace.
-  size_t replaced() const { return counts.size() + params.end_token_ids.size(); }
+  // Logits that penalties, biases and bans can replace.
+  size_t replaced() const { return counts.size() + params.bias_token_ids.size() + params.end_token_ids.size(); }
 };
 
 // Private to one thread.
 struct SamplingScratch {
-  explicit SamplingScratch(int32_t vocab) : ids(static_cast<size_t>(vocab)), values(static_cast<size_t>(vocab)) {}
+  explicit SamplingScratch(int32_t vocab)
+      : ids(static_cast<size_t>(vocab)),
+        values(static_cast<size_t>(vocab)),
+        mask((static_cast<size_t>(vocab) + 7) / 8) {}
 
   std::vector<int32_t> ids;
   std::vector<float> values;
-  std::vector<std::pair<int32_t, float>> raw;  // logits that penalties and bans replaced
+  std::vector<uint8_t> mask;                   // a bit per token: those that the slot and the step allow
+  std::vector<std::pair<int32_t, float>> raw;  // logits that penalties, biases and bans replaced
 };
 
 struct SampledRow {

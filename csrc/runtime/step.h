@@ -23,6 +23,9 @@ struct SlotParams {
   int32_t num_logprobs = -1;  // -1: none
   int32_t min_position = 0;
   std::vector<int32_t> end_token_ids;
+  std::vector<int32_t> bias_token_ids;
+  std::vector<float> bias_values;          // one per bias_token_ids
+  std::vector<int32_t> allowed_token_ids;  // empty: all
 
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;

@@ -124,7 +124,9 @@ void check_reset(const SlotReset& reset, const StepLimits& limits) {
   }
   need(p.temperature >= 0 && p.top_k >= 0 && p.repetition_penalty > 0, "resets", "a parameter is out of range");
   need(p.num_logprobs >= -1 && p.num_logprobs <= limits.vocab, "resets", "num_logprobs is out of range");
-  for (const auto* tokens : {&p.end_token_ids, &reset.prompt, &reset.output}) {
+  need(p.bias_values.size() == p.bias_token_ids.size(), "resets", "bias_values has a wrong length");
+  for (float value : p.bias_values) need(std::isfinite(value), "resets", "a bias is NaN or Inf");
+  for (const auto* tokens : {&p.end_token_ids, &p.bias_token_ids, &p.allowed_token_ids, &reset.prompt, &reset.output}) {
     need(all_in(std::span<const int32_t>(*tokens), 0, limits.vocab - 1), "resets", "a token is out of range");
   }
 }

@@ -44,6 +44,18 @@ def test_native_and_reference_give_the_same_text(folder: Path) -> None:
     assert texts[:2] == texts[2:]
 
 
+def test_allowed_and_biased_tokens_on_both_executors(folder: Path) -> None:
+    params = SamplingParams(
+        max_tokens=12, seed=3, ignore_eos=True, logit_bias={9: -100, 12: 1.5}, allowed_token_ids=(7, 9, 12, 200)
+    )
+    answers = []
+    for executor in ("native", "reference"):
+        with LLM(str(folder), executor=executor, **settings(folder)) as llm:
+            answers.append([result.outputs[0].token_ids for result in llm.generate(PROMPTS, params)])
+    assert answers[0] == answers[1]
+    assert {token for answer in answers[0] for token in answer} == {7, 12, 200}
+
+
 def test_the_models_own_sampling_defaults_apply_where_nothing_is_said(folder: Path) -> None:
     with LLM(str(folder), seed=5, **settings(folder)) as llm:
         defaults = llm.get_default_sampling_params()

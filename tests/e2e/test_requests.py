@@ -94,6 +94,10 @@ WRONG: list[tuple[str, Any]] = [
     ("n", 0), ("n", True), ("n", 10**9), ("seed", 2**63), ("seed", 1.0), ("seed", "1"), ("max_tokens", 0),
     ("max_tokens", -1), ("max_tokens", 1.0), ("max_tokens", True), ("min_tokens", -1), ("stop", ""), ("stop", [""]),
     ("stop", ["a"] * 5), ("stop", [1]), ("stop", {"a": 1}), ("stop_token_ids", [-1]), ("stop_token_ids", [10**9]),
+    ("logit_bias", {str(VOCAB): 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"05": 1}), ("logit_bias", {"x": 1}),
+    ("logit_bias", {"5": "1"}), ("logit_bias", {"5": True}), ("logit_bias", {"5": 1e400}), ("logit_bias", [5]),
+    ("logit_bias", {"5": None}), ("logit_bias", {"9" * 5000: 1}), ("allowed_token_ids", []),
+    ("allowed_token_ids", [VOCAB]), ("allowed_token_ids", [-1]), ("allowed_token_ids", ["5"]),
     ("stop_token_ids", [True]), ("stream", 1), ("stream", "true"), ("ignore_eos", 1), ("presence_penalty", 3),
     ("frequency_penalty", -3), ("repetition_penalty", 0), ("model", 3), ("user", 3), ("metadata", [1]),
     ("stream_options", []), ("stream_options", {"include_usage": 1}), ("store", True), ("service_tier", "priority"),
@@ -122,11 +126,11 @@ def test_p5_fields_without_effect_are_accepted(server: Running, path: str) -> No
 
 MISSING = {
     COMPLETIONS: {
-        "echo": True, "suffix": "x", "best_of": 2, "logit_bias": {"5": 1}, "prompt_logprobs": 1,
+        "echo": True, "suffix": "x", "best_of": 2, "bad_words": ["x"], "prompt_logprobs": 1,
     },
     CHAT: {
         "tools": [{"type": "function"}], "tool_choice": "auto",
-        "functions": [{}], "response_format": {"type": "json_object"}, "logit_bias": {"5": 1}, "modalities": ["audio"],
+        "functions": [{}], "response_format": {"type": "json_object"}, "modalities": ["audio"],
         "reasoning_effort": "low", "structured_outputs": {"json": "{}"}, "parallel_tool_calls": False,
     },
 }  # fmt: skip

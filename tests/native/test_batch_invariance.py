@@ -47,6 +47,8 @@ def requests() -> list[Request]:
         make_request("sampled", prompt(20), temperature=1.2, top_p=0.9, top_k=30, seed=1 << 40, max_tokens=12),
         make_request("penalized", prompt(9), temperature=0.0, max_tokens=15, logprobs=1, **penalties),
         make_request("choices", prompt(40), temperature=1.0, min_p=0.02, n=2, seed=7, max_tokens=8),
+        make_request("biased", prompt(7), seed=3, max_tokens=9, logit_bias={5: 2.0, 6: -100, 7: 1}, logprobs=2),
+        make_request("allowed", prompt(6), seed=4, max_tokens=9, allowed_token_ids=(*range(9), 70, 79), logprobs=0),
         make_request("ends late", prompt(5), temperature=1.5, seed=9, max_tokens=9, min_tokens=6, ends=range(0, 80, 2)),
     ]
 
@@ -60,6 +62,8 @@ def test_p1_solo_is_crowd(engine: Path) -> None:
     outcomes = assert_solo_is_crowd(make, requests())
     assert outcomes["choices", 0].tokens != outcomes["choices", 1].tokens
     assert len(outcomes["ends late", 0].tokens) >= 6
+    assert 6 not in outcomes["biased", 0].tokens
+    assert set(outcomes["allowed", 0].tokens) <= {*range(9), 70, 79}
 
 
 @pytest.fixture(scope="module")

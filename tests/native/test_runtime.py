@@ -112,6 +112,19 @@ SAMPLING = [
     },
     {"temperature": 1.0, "repetition_penalty": 0.6, "num_logprobs": 4, "seed": 11},
     {"min_position": 1000, "end_token_ids": tuple(range(0, 80, 3)), "num_logprobs": 0},
+    {"bias_token_ids": (1, 2, 79), "bias_values": (1.5, -100.0, 2.5), "num_logprobs": 3},
+    {"temperature": 1.0, "seed": 12, "allowed_token_ids": (0, 3, 4, 41, 78, 79), "num_logprobs": 2},
+    {
+        "temperature": 1.5,
+        "seed": 13,
+        "frequency_penalty": 0.7,
+        "min_position": 12,
+        "end_token_ids": (3, 8),
+        "bias_token_ids": tuple(range(80)),
+        "bias_values": tuple(0.05 * i for i in range(80)),
+        "allowed_token_ids": tuple(range(2, 80, 3)),
+        "num_logprobs": 1,
+    },
 ]
 
 
@@ -139,6 +152,25 @@ def test_a_row_without_an_allowed_token_is_a_fault(tiny: NativeExecutor) -> None
     result = run(tiny, replace(plan, out_masks=array("i", [0]), masks=(bytes(10),)))
     assert list(result.tokens) == [-1]
     assert list(result.faults) == [0, 1]
+
+
+def test_a_slot_may_allow_less_than_the_mask_and_more(tiny: NativeExecutor) -> None:
+    only = replace(GREEDY, allowed_token_ids=(5, 5, 6))
+    plan = step(tiny.info(), [1], 0, reset=only)
+    assert run(tiny, plan).tokens[0] in (5, 6)
+    masked = replace(plan, out_masks=array("i", [0]), masks=(bytes([1 << 6]) + bytes(9),))
+    assert list(run(tiny, masked).tokens) == [6]
+    apart = replace(plan, out_masks=array("i", [0]), masks=(bytes([1 << 7]) + bytes(9),))
+    assert list(run(tiny, apart).tokens) == [-1]
+    assert run(tiny, step(tiny.info(), [1], 0, reset=GREEDY)).tokens == run(tiny, step(tiny.info(), [1], 0)).tokens
+
+
+def test_biases_leave_the_logits_alone(tiny: NativeExecutor) -> None:
+    run(tiny, step(tiny.info(), [1], 0, reset=GREEDY))
+    plain = np.array(tiny.logits)
+    biased = replace(GREEDY, bias_token_ids=(9, 9), bias_values=(60.0, 40.0), repetition_penalty=2.0, prompt=(9,))
+    assert list(run(tiny, step(tiny.info(), [1], 0, reset=biased)).tokens) == [9]
+    np.testing.assert_array_equal(tiny.logits, plain)
 
 
 def test_a_reset_forgets_what_was_counted(tiny: NativeExecutor) -> None:

@@ -69,6 +69,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None  # number of alternatives reported beside the chosen token
+    logit_bias: Mapping[int, float] | None = None  # added to the logits of these token ids; cut to [-100, 100]
+    allowed_token_ids: tuple[int, ...] | None = None  # no others are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class SlotReset:
 
     Sent when a sequence is admitted or resumed, and not again while it stays. `prompt` and `output` are the tokens
     known so far, for penalties; both are empty where no penalty is set. Banned `end_token_ids` are masked for
-    sampled positions below `min_position` (min_tokens).
+    sampled positions below `min_position` (min_tokens). `bias_values[i]` is added to the logit of `bias_token_ids[i]`;
+    tokens other than `allowed_token_ids` are masked, unless it is empty.
     """
 
     slot: int
@@ -135,6 +138,9 @@ class SlotReset:
     end_token_ids: tuple[int, ...]
     prompt: tuple[int, ...]
     output: tuple[int, ...]
+    bias_token_ids: tuple[int, ...] = ()
+    bias_values: tuple[float, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,12 @@ class Inputs:
         A `max_tokens` that does not fit into the context is refused; None means `default_max_tokens`, cut to what is
         left of the context (None: all that is left).
         """
-        params = replace(params, stop=_as_tuple(params.stop), stop_token_ids=tuple(params.stop_token_ids))
+        params = replace(
+            params,
+            stop=_as_tuple(params.stop),
+            stop_token_ids=tuple(params.stop_token_ids),
+            allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+        )
         validate(params, self.vocab_size, self.max_model_len)
         self._check_prompt(prompt, param)
         left = self.max_model_len - len(prompt)
@@ -86,6 +91,7 @@ class Inputs:
             arrival_s=time.monotonic() if arrival_s is None else arrival_s,
             end_token_ids=frozenset() if params.ignore_eos else self._end_token_ids,
         )
+        _check_some_are_allowed(request)
         self._check(request)
         return request
 
@@ -109,6 +115,17 @@ class Inputs:
         if params.seed is not None:
             return params.seed
         return secrets.randbits(_SEED_BITS) if self._seed is None else self._seed
+
+
+def _check_some_are_allowed(request: Request) -> None:
+    params = request.params
+    if params.min_tokens and params.allowed_token_ids is not None:
+        ends = request.end_token_ids.union(params.stop_token_ids)
+        if ends.issuperset(params.allowed_token_ids):
+            raise RequestError(
+                "allowed_token_ids holds nothing but tokens that end the answer, which min_tokens forbids",
+                param="allowed_token_ids",
+            )
 
 
 def _as_tuple(stop: str | Sequence[str]) -> tuple[str, ...]:

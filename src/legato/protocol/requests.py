@@ -1,5 +1,6 @@
 """Bodies of /v1/completions and /v1/chat/completions."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -21,6 +22,8 @@ __all__ = [
 ]
 
 Prompt = str | list[int]
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 MAX_PROMPTS = 1024
 MAX_TOP_LOGPROBS = 20
@@ -58,6 +61,8 @@ class GenerateBody(Accepted):
     repetition_penalty: float | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -76,6 +81,10 @@ class GenerateBody(Accepted):
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.stop_token_ids is not None:
             given["stop_token_ids"] = tuple(self.stop_token_ids)
+        if self.logit_bias is not None:
+            given["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
+        if self.allowed_token_ids is not None:
+            given["allowed_token_ids"] = tuple(self.allowed_token_ids)
         return replace(defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), **given)
 
     def _max_tokens(self) -> int | None:
@@ -146,6 +155,13 @@ class ChatBody(GenerateBody):
         return self.top_logprobs if self.logprobs else None
 
 
+def _token_id(key: str) -> int:
+    """A key of logit_bias. Leading zeros are refused, so that no id is there twice."""
+    if _TOKEN_ID.fullmatch(key) is None:
+        raise RequestError("the keys of logit_bias must be token ids", param="logit_bias")
+    return int(key)
+
+
 def template_arguments(add_generation_prompt: bool, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Keyword arguments for a chat template. RequestError where `chat_template_kwargs` sets what has its own field."""
     given = kwargs or {}
@@ -178,7 +194,6 @@ def _check(body: _G) -> _G:
 # Names that OpenAI's or vLLM's API has and this server does not, with the values that ask for nothing.
 _NOTHING: tuple[object, ...] = ()
 _REFUSED_BOTH: Mapping[str, tuple[object, ...]] = {
-    "logit_bias": ({},),
     "echo": (False,),
     "use_beam_search": (False,),
     "response_format": ({"type": "text"},),
@@ -190,7 +205,7 @@ _REFUSED_BOTH: Mapping[str, tuple[object, ...]] = {
     "stream_interval": (1,),
     **dict.fromkeys(
         (
-            *("allowed_token_ids", "best_of", "cache_salt", "documents", "ec_transfer_params", "kv_transfer_params"),
+            *("best_of", "cache_salt", "documents", "ec_transfer_params", "kv_transfer_params"),
             *("length_penalty", "logprob_token_ids", "media_io_kwargs", "mm_processor_kwargs", "prompt_logprobs"),
             *("repetition_detection", "request_id", "session_id", "structured_outputs", "thinking_token_budget"),
             *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),

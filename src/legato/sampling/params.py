@@ -11,6 +11,8 @@ __all__ = ["GREEDY_BELOW", "LOWEST_TEMPERATURE", "MAX_CHOICES", "MAX_LOGPROBS", 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4
 MAX_LOGPROBS = 20
+MAX_BIASES = 1024  # entries of logit_bias, and of allowed_token_ids: they wait in memory with their request
+BIAS_LIMIT = 100.0
 GREEDY_BELOW = 1e-5  # lower temperatures mean 0
 LOWEST_TEMPERATURE = 0.01  # others are raised to this, so that logits / temperature stays finite
 _INT32_MAX = 2**31 - 1
@@ -48,6 +50,7 @@ def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None
         _check_int("seed", params.seed, -(2**63), 2**63 - 1)
     _check_stops(params, vocab_size)
     _check_lengths(params, max_position)
+    _check_token_sets(params, vocab_size)
     if params.logprobs is not None:
         _check_int("logprobs", params.logprobs, 0, min(MAX_LOGPROBS, vocab_size))
     for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
@@ -67,6 +70,7 @@ def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) 
     temperature = 0.0 if params.temperature < GREEDY_BELOW else max(params.temperature, LOWEST_TEMPERATURE)
     repeats = params.repetition_penalty != 1.0
     counts = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    bias = sorted((params.logit_bias or {}).items())
     banned = request.end_token_ids.union(params.stop_token_ids) if params.min_tokens else ()
     return SlotReset(
         slot=slot,
@@ -84,6 +88,9 @@ def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) 
         end_token_ids=tuple(sorted(banned)),
         prompt=tuple(request.prompt) if repeats else (),
         output=tuple(output) if repeats or counts else (),
+        bias_token_ids=tuple(token for token, _ in bias),
+        bias_values=tuple(min(max(float(value), -BIAS_LIMIT), BIAS_LIMIT) for _, value in bias),
+        allowed_token_ids=params.allowed_token_ids or (),
     )
 
 
@@ -96,6 +103,19 @@ def _check_stops(params: SamplingParams, vocab_size: int) -> None:
         raise RequestError("stop must hold non-empty strings", param="stop")
     for token in params.stop_token_ids:
         _check_int("stop_token_ids", token, 0, vocab_size - 1)
+
+
+def _check_token_sets(params: SamplingParams, vocab_size: int) -> None:
+    allowed, bias = params.allowed_token_ids, params.logit_bias or {}
+    if allowed is not None and not allowed:
+        raise RequestError("allowed_token_ids is empty: nothing could be chosen", param="allowed_token_ids")
+    for name, tokens in (("logit_bias", tuple(bias)), ("allowed_token_ids", allowed or ())):
+        if len(tokens) > MAX_BIASES:
+            raise RequestError(f"{name} holds {len(tokens)} token ids, at most {MAX_BIASES} are allowed", param=name)
+        for token in tokens:
+            _check_int(name, token, 0, vocab_size - 1)
+    for value in bias.values():
+        _check_float("logit_bias", value, -_LARGEST_FLOAT, None)
 
 
 def _check_lengths(params: SamplingParams, max_position: int) -> None:

@@ -40,11 +40,17 @@ def sample_row(
     if np.isnan(logits).any() or np.isposinf(logits).any():
         return SampledToken(-1, float("nan"), ())
     adjusted = penalize(logits, params, output)
+    for biased, value in zip(params.bias_token_ids, params.bias_values, strict=True):
+        adjusted[biased] += np.float32(value)
     if position + 1 < params.min_position:
         adjusted[list(params.end_token_ids)] = -np.inf
     if mask is not None:
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(logits), bitorder="little")
         adjusted[allowed == 0] = -np.inf
+    if params.allowed_token_ids:
+        forbidden = np.ones(len(logits), bool)
+        forbidden[list(params.allowed_token_ids)] = False
+        adjusted[forbidden] = -np.inf
     if np.isneginf(adjusted).all():
         return SampledToken(-1, float("nan"), ())
     token = choose(adjusted, params, uniform(params.seed, params.choice, position + 1))

@@ -29,6 +29,9 @@ def check(**fields):
         ("max_tokens", [0, -1, 65, 1.5, True]),
         ("min_tokens", [-1, 17, 1.5, None]),
         ("logprobs", [-1, 21, 1.5, True]),
+        ("logit_bias", [{100: 1}, {-1: 1}, {"5": 1}, {True: 1}, {5: NAN}, {5: INF}, {5: "1"}, {5: True}]),
+        ("logit_bias", [dict.fromkeys(range(1025), 1.0)]),
+        ("allowed_token_ids", [(), (100,), (-1,), (1.5,), (True,), tuple([1] * 1025)]),
         ("ignore_eos", [1, None]),
         ("skip_special_tokens", [0]),
         ("include_stop_str_in_output", ["yes"]),
@@ -80,6 +83,9 @@ def test_errors_do_not_repeat_long_values(fields):
         {"max_tokens": None, "min_tokens": 64},
         {"logprobs": 0},
         {"logprobs": 20},
+        {"logit_bias": {}},
+        {"logit_bias": {0: 1e300, 99: -7}},
+        {"allowed_token_ids": (0, 99, 99)},
     ],
 )
 def test_the_edges_of_the_ranges_are_accepted(fields):
@@ -116,6 +122,13 @@ def test_tiny_temperatures(given, installed):
 @pytest.mark.parametrize(("given", "installed"), [(-1, 0), (0, 0), (7, 7), (10**12, 2**31 - 1)])
 def test_top_k_fits_32_bits(given, installed):
     assert reset_of(top_k=given).top_k == installed
+
+
+def test_biases_are_cut_to_100():
+    reset = reset_of(logit_bias={7: 250, 2: -1e300, 5: 0.5})
+    assert (reset.bias_token_ids, reset.bias_values) == ((2, 5, 7), (-100.0, 0.5, 100.0))
+    assert reset_of(logit_bias={}).bias_token_ids == reset_of().bias_values == ()
+    assert (reset_of(allowed_token_ids=(3, 1)).allowed_token_ids, reset_of().allowed_token_ids) == ((3, 1), ())
 
 
 def test_min_tokens_bans_all_ids_that_end():

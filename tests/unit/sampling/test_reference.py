@@ -71,6 +71,20 @@ def test_mask_allows_by_bit():
     assert sample_row(row(0, 1, 2), GREEDY, [], 0, mask=bytes([0])).token == -1
 
 
+def test_biases_come_after_penalties():
+    params = replace(GREEDY, repetition_penalty=2.0, prompt=(0,), bias_token_ids=(0, 1), bias_values=(1.5, -100.0))
+    assert sample_row(row(4, 9, 3), params, [], 0).token == 0  # 4 / 2 + 1.5 beats 3; before the penalty it would not
+    assert sample_row(row(4, 9, 3.75), params, [], 0).token == 2
+    assert sample_row(row(-np.inf, 9, 3), params, [], 0).token == 2
+
+
+def test_only_allowed_ids_are_chosen():
+    params = replace(GREEDY, allowed_token_ids=(0, 2), bias_token_ids=(1,), bias_values=(100.0,))
+    assert sample_row(row(1, 9, 2), params, [], 0).token == 2
+    assert sample_row(row(1, 9, 2), params, [], 0, mask=bytes([0b011])).token == 0
+    assert sample_row(row(1, 9, 2), params, [], 0, mask=bytes([0b010])).token == -1
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_faulty_rows_give_no_token(bad):
     assert sample_row(row(0, bad), GREEDY, [], 0).token == -1

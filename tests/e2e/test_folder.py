@@ -1,6 +1,9 @@
 """A Hugging Face folder, from files to text, on both executors."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import safetensors.numpy
 
 from legato import LLM, SamplingParams
 from legato.core.errors import CheckpointError, ConfigError
+from legato.weights.cache_dir import list_cache, prune
 from support.byte_level import ASSETS, CHATML, EOS, VOCAB
 from support.tiny_models import tiny_array, tiny_config, tiny_shapes
 
@@ -72,6 +76,27 @@ def test_other_tokenizer_template_and_length(folder: Path) -> None:
         assert llm.info.max_position == 64
         talk = llm.chat([{"role": "user", "content": "hi"}], GREEDY)[0]
         assert talk.prompt_token_ids == llm.encode("HI")
+
+
+def test_prune_leaves_the_engine_file_of_a_running_model(folder: Path) -> None:
+    cache = folder.parent / "cache"
+    with LLM(str(folder), **settings(folder)) as llm:
+        assert prune(cache, all=True) == []
+        [engine] = list_cache(cache)
+        assert llm.info.details["engine_file"] == str(engine.path)
+        assert time.time() - engine.last_used < 60
+    assert prune(cache, all=True) == [engine]
+
+
+def test_a_start_from_the_cache_loads_no_compiler(folder: Path) -> None:
+    start = f"import sys; from legato import LLM; LLM({str(folder)!r}, **{settings(folder)!r}).close(); "
+    report = "print(*sorted({'legato.build.compile', 'legato.build.lower', 'legato.models.llama'} & set(sys.modules)))"
+    first, second = (
+        subprocess.run((sys.executable, "-c", start + report), capture_output=True, text=True, timeout=60, check=True)
+        for _ in range(2)
+    )
+    assert first.stdout == "legato.build.compile legato.build.lower legato.models.llama\n"
+    assert second.stdout == "\n"
 
 
 def test_what_cannot_be_loaded_is_named(folder: Path) -> None:

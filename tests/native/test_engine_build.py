@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +122,24 @@ def test_leftovers_of_a_killed_build_go(model: ModelConfig) -> None:
     ensure_engine(model)
     assert not leftover.exists()
     assert not list(path.parent.glob("*.tmp"))
+
+
+_KILLED_BUILD = """
+import os, signal, sys
+from legato.build.engine import ensure_engine
+from legato.core.config import ModelConfig
+ensure_engine(ModelConfig(model=sys.argv[1], cache_dir=sys.argv[2]), lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_a_build_that_is_killed_is_done_again(model: ModelConfig) -> None:
+    engines = Path(model.cache_dir or "") / "engines"
+    command = (sys.executable, "-c", _KILLED_BUILD, model.model, model.cache_dir or "")
+    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+    assert [path.suffix for path in engines.glob("*legato*") if not path.name.endswith(".lock")] == [".tmp"]
+    path = ensure_engine(model)
+    EngineFile.open(path).verify()
+    assert not list(engines.glob(".*.tmp"))
 
 
 def test_builders_of_one_file_wait_for_each_other(model: ModelConfig, builds: list[Path]) -> None:

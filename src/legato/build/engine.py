@@ -2,23 +2,19 @@
 
 import contextlib
 import hashlib
-import os
+import importlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
 
 from legato import __version__
-from legato.build.engine_file import VERSION, EngineFile, write_engine
-from legato.build.lower import lower
-from legato.build.pack import Progress, pack_tensors
+from legato.build.engine_file import VERSION, EngineFile
 from legato.core.config import ModelConfig
 from legato.core.errors import CheckpointError, ConfigError
-from legato.models import find
-from legato.tokenizer.assets import TextAssets, assets_from_folder, assets_from_gguf
 from legato.weights.cache_dir import ENGINES, Hold, default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
+from legato.weights.source import Progress
 
 __all__ = ["build_engine", "ensure_engine"]
 
@@ -48,19 +44,12 @@ def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Path:
 
 
 def build_engine(model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None = None) -> None:
-    """Lowers, packs and writes the engine file of an open checkpoint to `path`."""
-    source = checkpoint.source
-    arch = find(source.config, source.config_file)
-    plan = lower(arch, source, format=model.format, max_position=model.max_model_len)
-    meta = {
-        "legato": __version__,
-        "model": checkpoint.name,
-        "fingerprint": checkpoint.fingerprint,
-        "format": model.format,
-        "text": _text_assets(model, checkpoint).to_json(),
-    }
-    threads = len(os.sched_getaffinity(0))
-    write_engine(path, plan, meta, pack_tensors(plan, source, threads=threads, progress=progress))
+    """Lowers, packs and writes the engine file of an open checkpoint to `path`.
+
+    The compiler (model families, lowering, packing) is loaded only now: a start from the cache does without it.
+    """
+    compiler = importlib.import_module("legato.build.compile")
+    compiler.compile_engine(model, checkpoint, path, progress)
 
 
 def _key(model: ModelConfig, checkpoint: Checkpoint) -> str:
@@ -80,23 +69,6 @@ def _contents(override: str | None) -> Iterator[str]:
     for file in sorted(path.glob("*.j*")) if path.is_dir() else [path]:
         if file.is_file():
             yield file.name + hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _text_assets(model: ModelConfig, checkpoint: Checkpoint) -> TextAssets:
-    if model.tokenizer is not None:
-        path = Path(model.tokenizer).expanduser()
-        assets = assets_from_folder(path.parent if path.name == "tokenizer.json" else path)
-    elif checkpoint.folder is not None:
-        assets = assets_from_folder(checkpoint.folder)
-    else:
-        assets = assets_from_gguf(checkpoint.gguf_metadata or {})
-    if model.chat_template is None:
-        return assets
-    template = Path(model.chat_template).expanduser()
-    try:
-        return replace(assets, chat_template=template.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"chat_template: cannot read {template}: {error}") from error
 
 
 def _usable(path: Path) -> bool:

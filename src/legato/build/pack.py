@@ -1,6 +1,6 @@
 """From a plan and a checkpoint to the tensors of an engine file: fused, interleaved, padded and packed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,11 +12,10 @@ from legato.build.plan import Plan, Tensor
 from legato.core.errors import CheckpointError
 from legato.quant.dequantize import dequantize
 from legato.quant.formats import FORMATS, format_for_source
-from legato.weights.source import RawTensor, TensorSource
+from legato.weights.source import Progress, RawTensor, TensorSource
 
-__all__ = ["Progress", "pack_tensors"]
+__all__ = ["pack_tensors"]
 
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 Bytes = npt.NDArray[np.uint8]
 
 _PANEL = 64  # output columns of a packed panel, and floats that a vector is padded to

@@ -10,6 +10,7 @@ from legato.engine.metrics import Metrics
 from legato.scheduler.scheduler import Scheduler
 from legato.tokenizer.assets import TextAssets
 from legato.tokenizer.tokenizer import Tokenizer
+from legato.weights.cache_dir import Hold
 
 __all__ = ["Engine", "assemble"]
 
@@ -26,14 +27,27 @@ class Engine:
     info: ExecutorInfo
     model_names: tuple[str, ...]
     memory: str  # the memory table, ready to print; empty where the executor plans none
+    hold: Hold | None  # on the engine file
 
     def close(self) -> None:
         """Free the model. The loop must have ended."""
         self.executor.close()
+        if self.hold is not None:
+            self.hold.close()
 
 
-def assemble(executor: Executor, assets: TextAssets, config: EngineConfig, name: str, memory: str = "") -> Engine:
-    """An engine over `executor`. `name` is what clients call the model, unless the configuration says otherwise."""
+def assemble(
+    executor: Executor,
+    assets: TextAssets,
+    config: EngineConfig,
+    name: str,
+    memory: str = "",
+    hold: Hold | None = None,
+) -> Engine:
+    """An engine over `executor`, which it owns, as it does `hold`.
+
+    `name` is what clients call the model, unless the configuration says otherwise.
+    """
     info = executor.info()
     tokenizer = Tokenizer(assets)
     scheduler = Scheduler(info, config.scheduler)
@@ -48,4 +62,4 @@ def assemble(executor: Executor, assets: TextAssets, config: EngineConfig, name:
         seed=config.seed,
     )
     loop = EngineLoop(scheduler, executor, tokenizer, metrics, config.scheduler)
-    return Engine(loop, inputs, tokenizer, metrics, executor, info, names, memory)
+    return Engine(loop, inputs, tokenizer, metrics, executor, info, names, memory, hold)

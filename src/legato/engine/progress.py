@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Progress", "batch_progress", "byte_progress"]
+from legato.weights.source import Progress
 
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+__all__ = ["batch_progress", "byte_progress"]
 
 
 def _bar(*columns: Any) -> Any:

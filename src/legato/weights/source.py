@@ -1,13 +1,15 @@
 """What every checkpoint reader offers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RawTensor", "TensorInfo", "TensorSource"]
+__all__ = ["Progress", "RawTensor", "TensorInfo", "TensorSource"]
+
+Progress = Callable[[str, int, int], None]  # what is done (downloading, packing), bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from legato.bench.client import Record
 from legato.bench.load import Run
 
-__all__ = ["Figures", "Summary", "evaluate", "summarize", "token_times"]
+__all__ = ["Figures", "Summary", "evaluate", "percentile", "summarize", "token_times"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,21 @@ class Summary:
 
 
 def summarize(values: Iterable[float]) -> Summary | None:
-    """None of no values. Percentiles interpolate linearly between neighbours."""
+    """None of no values."""
     ordered = sorted(values)
     if not ordered:
         return None
 
-    def percentile(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        low = math.floor(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    p50, p90, p99 = (percentile(ordered, share) for share in (0.5, 0.9, 0.99))
+    return Summary(sum(ordered) / len(ordered), p50, p90, p99)
 
-    return Summary(sum(ordered) / len(ordered), percentile(0.5), percentile(0.9), percentile(0.99))
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Of ascending values, not none, interpolated linearly between neighbours."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 @dataclass(frozen=True, slots=True)

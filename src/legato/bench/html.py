@@ -7,9 +7,11 @@ from typing import Any
 from legato.bench.figures import Figures, summarize, token_times
 from legato.bench.load import Run
 from legato.bench.plot import Line, cdf, chart
+from legato.bench.recorder import Trace
 from legato.bench.report import LABELS
+from legato.bench.throughput import Throughput
 
-__all__ = ["page", "rate_line", "serve_page", "table", "tiles"]
+__all__ = ["page", "serve_page", "throughput_page"]
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -56,20 +58,20 @@ def page(title: str, subtitle: str, body: Sequence[str], header: Mapping[str, An
     )
 
 
-def tiles(values: Mapping[str, str]) -> str:
+def _tiles(values: Mapping[str, str]) -> str:
     inner = "".join(
         f'<div class="tile"><span>{escape(name)}</span><b>{escape(v)}</b></div>' for name, v in values.items()
     )
     return f'<div class="tiles">{inner}</div>'
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def rate_line(name: str, events: Sequence[tuple[float, float]], end_s: float) -> Line:
+def _rate_line(name: str, events: Sequence[tuple[float, float]], end_s: float) -> Line:
     """(seconds, tokens) as tokens per second over about fifty equal spans, a quarter of a second at least."""
     width = max(0.25, end_s / 50)
     spans = [0.0] * (int(end_s / width) + 1)
@@ -90,7 +92,7 @@ def serve_page(figures: Figures, run: Run, header: Mapping[str, Any], subtitle: 
         return chart(title, "milliseconds", "% of values at most", lines, y_max=100)
 
     good = [record for record in run.records if not record.error]
-    rate = rate_line("output tokens", token_times(run, good), run.duration_s)
+    rate = _rate_line("output tokens", token_times(run, good), run.duration_s)
     charts = [
         curves("Time to first token", *ttft),
         curves("Time per output token, and gaps between chunks", "tpot", "itl"),
@@ -98,13 +100,13 @@ def serve_page(figures: Figures, run: Run, header: Mapping[str, Any], subtitle: 
         chart("Output throughput", "seconds from the start", "tokens/s", [rate]),
         chart("Requests in flight", "seconds from the start", "requests", _in_flight(run)),
     ]
-    body = [tiles(_headline(figures))]
+    body = [_tiles(_headline(figures))]
     body += [f'<p class="note">{escape(note)}</p>' for note in figures.notes]
     body += [f'<h2>Over the run</h2><div class="charts">{"".join(charts)}</div>', "<h2>Latency, ms</h2>"]
-    body.append(table(["", "mean", "p50", "p90", "p99"], list(_latency_rows(latency))))
+    body.append(_table(["", "mean", "p50", "p90", "p99"], list(_latency_rows(latency))))
     if figures.failed:
         rows = [[kind, str(count)] for kind, count in sorted(figures.failed.items())]
-        body.append("<h2>Failures</h2>" + table(["kind", "requests"], rows))
+        body.append("<h2>Failures</h2>" + _table(["kind", "requests"], rows))
     return page("Serving benchmark", subtitle, body, header)
 
 
@@ -151,3 +153,25 @@ def _count(name: str, spans: Sequence[tuple[float, float]], run: Run) -> Line:
         level += change
         points.append((max(0.0, at - run.started_s), float(level)))
     return Line(name, points, steps=True)
+
+
+def throughput_page(
+    results: Sequence[Throughput], traces: Mapping[str, Trace], header: Mapping[str, Any], subtitle: str
+) -> str:
+    """The report of an offline run; traces: of the last round of each workload."""
+    columns = ["workload", "requests", "tokens in", "tokens out", "output tok/s", "total tok/s", "spread"]
+    rows = []
+    body = []
+    for result in results:
+        counts = (result.requests, result.tokens_in, result.tokens_out)
+        rates = (f"{result.output_per_s:,.1f}", f"{result.total_per_s:,.1f}", f"{result.spread:.1%}")
+        rows.append([result.workload, *(f"{count:,}" for count in counts), *rates])
+        trace, end = traces[result.workload], result.seconds[-1]
+        seconds = "seconds from the start"
+        charts = [
+            chart("Output throughput", seconds, "tokens/s", [_rate_line("output tokens", trace.tokens, end)]),
+            chart("Batch occupancy", seconds, "sequences", [Line("running", trace.running, steps=True)]),
+            chart("Requests ended", seconds, "% of requests", [cdf("ended", trace.ended)], y_max=100),
+        ]
+        body.append(f'<h2>{escape(result.workload)}, last round</h2><div class="charts">{"".join(charts)}</div>')
+    return page("Offline throughput", subtitle, [_table(columns, rows), *body], header)

@@ -58,8 +58,12 @@ def measure(
     names: Sequence[str],
     rounds: int,
     progress: Callable[[str, int, float], None],
+    begin: Callable[[str], object] = lambda name: None,
 ) -> list[Throughput]:
-    """Run each named workload `rounds` times, round by round so that slow drift hits all alike."""
+    """Run each named workload `rounds` times, round by round so that slow drift hits all alike.
+
+    begin: called just before the clock of a run starts.
+    """
     warm = Job(tuple(range(100, 132)), 4)
     llm.generate([{"prompt_token_ids": list(warm.prompt)}], [_params(warm)], use_tqdm=False)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -67,6 +71,7 @@ def measure(
         for name in names:
             jobs = workloads[name]
             prompts = [{"prompt_token_ids": list(job.prompt)} for job in jobs]
+            begin(name)
             start = time.perf_counter()
             outputs = llm.generate(prompts, [_params(job) for job in jobs], use_tqdm=False)
             elapsed = time.perf_counter() - start

@@ -1,0 +1,131 @@
+"""Continuous against static batching on one engine, and what their KV memory holds.
+
+The two static servers admit a batch together and keep its places until the longest answer is done. One computes a row
+for each place in every step, ended or not, and pads prompts to the longest, as a padded batch does on a GPU; the other
+leaves out the rows of what has ended.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from legato.bench.workloads import Job
+from legato.core.config import EngineConfig
+from legato.core.errors import ConfigError
+from legato.core.types import ExecutorInfo, SamplingParams
+from legato.engine.llm import LLM
+from legato.engine.start import start
+from legato.executor.native import NativeExecutor
+
+__all__ = ["POLICIES", "KvMemory", "PolicyRun", "compare", "kv_memory"]
+
+POLICIES = {
+    "continuous": ("fcfs", False),
+    "static, skips ended rows": ("static", False),
+    "static, computes padded rows": ("static", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """One policy over the workload. steps and rows are of one round: rows are tokens computed, padding included."""
+
+    policy: str
+    seconds: tuple[float, ...]
+    tokens_in: int
+    tokens_out: int
+    steps: int
+    rows: int
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def output_per_s(self) -> float:
+        return self.tokens_out / self.median_s
+
+    @property
+    def useless_rows(self) -> float:
+        """Share of the computed rows that no request needed."""
+        return max(0.0, 1 - (self.tokens_in + self.tokens_out) / self.rows)
+
+    @property
+    def ms_per_step(self) -> float:
+        return 1000 * self.median_s / self.steps
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "output_per_s": self.output_per_s, "useless_rows": self.useless_rows}
+
+
+def compare(
+    config: EngineConfig, jobs: Sequence[Job], rounds: int, progress: Callable[[str, int, float], None]
+) -> tuple[list[PolicyRun], ExecutorInfo]:
+    """Run the workload under each policy, in turn, `rounds` times. Needs the native executor, and says what it was."""
+    if config.executor != "native":
+        raise ConfigError("executor: only the native one counts its rows")
+    seconds: dict[str, list[float]] = {name: [] for name in POLICIES}
+    counts: dict[str, tuple[int, int]] = {}
+    for index in range(rounds):
+        for name, (policy, padding) in POLICIES.items():
+            scheduler = replace(config.scheduler, policy=policy, static_padding=padding)
+            elapsed, steps, rows, info = _once(replace(config, scheduler=scheduler), jobs)
+            seconds[name].append(elapsed)
+            counts[name] = (steps, rows)
+            progress(name, index, elapsed)
+    tokens_in, tokens_out = sum(len(job.prompt) for job in jobs), sum(job.max_tokens for job in jobs)
+    return [PolicyRun(name, tuple(seconds[name]), tokens_in, tokens_out, *counts[name]) for name in POLICIES], info
+
+
+def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, int, int, ExecutorInfo]:
+    """Seconds, steps, rows, and what ran."""
+    engine = start(config)
+    executor = engine.executor
+    if not isinstance(executor, NativeExecutor):
+        raise TypeError(type(executor).__name__)
+    prompts = [{"prompt_token_ids": list(job.prompt)} for job in jobs]
+    params = [SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True) for job in jobs]
+    with LLM.over(engine) as llm:
+        executor.profile(reset=True)
+        begin = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        elapsed = time.perf_counter() - begin
+        profile = executor.profile()
+    if any(len(out.outputs[0].token_ids) != job.max_tokens for out, job in zip(outputs, jobs, strict=True)):
+        raise RuntimeError("a request did not make all its tokens")
+    return elapsed, profile["steps"], profile["rows"], engine.info
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """One way to give KV slots to sequences. waste: share of the reserved slots that hold nothing, over time."""
+
+    layout: str
+    waste: float
+    streams: int  # that fit into the pool, on average over their lives
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def kv_memory(jobs: Sequence[Job], pool_slots: int, block_size: int, max_model_len: int) -> list[KvMemory]:
+    """Contiguous preallocation against blocks, for a pool of `pool_slots` KV slots, by counting.
+
+    Each job is followed through its decode steps, so that long answers, which stay longer, weigh more. Contiguous
+    sequences reserve max_model_len slots, or as many as the longest job of the workload, were that known beforehand.
+    """
+    longest = max(len(job.prompt) + job.max_tokens for job in jobs)
+    steps = used = paged = 0
+    for job in jobs:
+        for length in range(len(job.prompt), len(job.prompt) + job.max_tokens):
+            steps += 1
+            used += length
+            paged += -(-length // block_size) * block_size
+    layouts = {
+        f"contiguous, {max_model_len} slots each": max_model_len * steps,
+        f"contiguous, {longest} slots each": longest * steps,
+        f"paged, blocks of {block_size}": paged,
+    }
+    return [KvMemory(name, 1 - used / reserved, pool_slots * steps // reserved) for name, reserved in layouts.items()]

@@ -57,7 +57,7 @@ def _generation(state: ServerState) -> Iterator[Route]:
         data = await read_json_body(http, state.max_body_bytes)
         generation = await state.prepare(partial(make, arrival_s), data)
         if generation.stream:
-            return EventStream(generation.frames())
+            return EventStream(generation.frames(), state.keep_alive_s)
         return json_response(await unless_gone(http.receive, generation.whole()))
 
     async def completions(http: HttpRequest) -> Response:

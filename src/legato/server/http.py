@@ -10,10 +10,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from legato.core.errors import LegatoError
-from legato.protocol.errors import error_body
+from legato.protocol.errors import error_body, error_frame
 from legato.protocol.responses import dump
 
-__all__ = ["ClientGone", "EventStream", "HttpError", "error_response", "json_response", "read_json_body", "unless_gone"]
+__all__ = [
+    "ClientGone",
+    "EventStream",
+    "HttpError",
+    "error_response",
+    "json_response",
+    "read_json_body",
+    "unless_gone",
+]
+
+COMMENT = b": keep-alive\n\n"
 
 _T = TypeVar("_T")
 
@@ -82,14 +92,17 @@ async def _wait_until_gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A stream of server-sent events. The headers go out with the first event, so an earlier failure is a status."""
+    """A stream of server-sent events. The headers go out with the first event, so an earlier failure is a status.
+
+    keep_alive_s: a comment goes out whenever nothing else did for so long, the headers before it; 0: none.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], keep_alive_s: float = 0.0) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._frames = frames
+        self._frames = _with_comments(frames, keep_alive_s) if keep_alive_s else frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientGone):
@@ -105,6 +118,35 @@ class EventStream(Response):
                     started = True
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _with_comments(frames: AsyncGenerator[bytes, None], interval_s: float) -> AsyncGenerator[bytes, None]:
+    """`frames`, and a comment of server-sent events after each `interval_s` without one.
+
+    A failure of `frames` after a comment comes too late for a status, so it becomes an error event.
+    """
+    commented = False
+    async with aclosing(frames):
+        while True:
+            coming = asyncio.ensure_future(anext(frames, None))
+            try:
+                while not (await asyncio.wait({coming}, timeout=interval_s))[0]:
+                    commented = True
+                    yield COMMENT
+            except BaseException:  # the reader is gone; before `frames` is closed, nobody may wait in it
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+                raise
+            try:
+                data = coming.result()
+            except LegatoError as error:
+                if not commented:
+                    raise
+                yield error_frame(str(error))
+                return
+            if data is None:
+                return
+            yield data
 
 
 def error_response(

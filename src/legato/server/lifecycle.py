@@ -83,6 +83,7 @@ class HttpServer(uvicorn.Server):
             engine.tokenizer,
             model_names=engine.model_names,
             max_body_bytes=config.max_body_bytes,
+            keep_alive_s=config.sse_keep_alive_interval,
             stall_timeout_s=config.stall_timeout,
         )
         self._drain_timeout_s = config.drain_timeout

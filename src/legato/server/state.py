@@ -36,6 +36,7 @@ class ServerState:
         *,
         model_names: Sequence[str],
         max_body_bytes: int,
+        keep_alive_s: float,
         stall_timeout_s: float,
     ) -> None:
         self.client = client
@@ -43,6 +44,7 @@ class ServerState:
         self.tokenizer = tokenizer
         self.model_names = tuple(model_names)
         self.max_body_bytes = max_body_bytes
+        self.keep_alive_s = keep_alive_s
         self.max_model_len = inputs.max_model_len
         self.vocab_size = inputs.vocab_size
         self.started_s = int(time.time())

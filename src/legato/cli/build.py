@@ -11,7 +11,7 @@ __all__ = ["add_to"]
 
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "build", "pack a model into an engine file", _run)
-    add_flags(parser, ModelConfig)
+    add_flags(parser, ModelConfig, without=("served_model_name",))
     parser.add_argument("-o", "--output", metavar="DIR", help="folder for the file; default: the cache")
 
 

@@ -36,11 +36,13 @@ class _Help(argparse.HelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
 
-def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
-    """A flag for every field of a configuration, in groups by the class they belong to."""
+def add_flags(parser: argparse.ArgumentParser, config: type, *, without: tuple[str, ...] = ()) -> None:
+    """A flag for every field of a configuration, but those in `without`, in groups by the class they belong to."""
     parser.usage = f"{parser.prog} [MODEL] [flags]"
     groups: dict[str, Any] = {}
     for spec in flags(config):
+        if spec.name in without:
+            continue
         if spec.positional:
             parser.add_argument(spec.name, nargs="?", default="", metavar=spec.name.upper(), help=spec.help)
             continue
@@ -77,7 +79,13 @@ def _add_flag(group: Any, spec: Flag) -> None:
         options.update(nargs="+", action="extend", metavar="TEXT")
     else:
         options["type"] = whole if kind is int else kind
-        options["metavar"] = "{" + ",".join(spec.choices) + "}" if spec.choices else _METAVARS[kind]
+        options["metavar"] = _METAVARS[kind]
+        if spec.choices:
+            options.update(
+                type=lambda text: spec.values.get(text, text),
+                choices=spec.choices,
+                metavar="{" + ",".join(spec.choices) + "}",
+            )
     group.add_argument(*names, **options)
 
 
@@ -100,29 +108,32 @@ def _help(spec: Flag) -> str:
 def normalize(arguments: Sequence[str]) -> list[str]:
     """Flags with dashes for underscores, and without those of vLLM that ask for what is the case anyway.
 
-    `--model NAME` becomes the positional argument. ConfigError for a flag of vLLM whose feature does not exist here.
+    `--model NAME` becomes the positional argument, before all flags: one that takes several values would take it too.
+    ConfigError for a flag of vLLM whose feature does not exist here.
     """
     result: list[str] = []
     rest = list(arguments)
-    while rest:
+    models: list[str] = []
+    while rest and rest[0] != "--":
         argument = rest.pop(0)
         name, equals, value = argument.partition("=")
-        if argument == "--":
-            return [*result, argument, *rest]
         if name.startswith("--"):
             name = name.replace("_", "-")
         if name in _VALUES or name == "--model":
             if not equals:
-                value = rest.pop(0) if rest else ""
+                if not rest or rest[0].startswith("-"):
+                    raise ConfigError(f"{name}: a value must follow")
+                value = rest.pop(0)
             if name == "--model":
-                result.append(value)
+                models.append(value)
             elif value not in _VALUES[name]:
                 raise ConfigError(f"{name} {value}: not supported; only {' or '.join(_VALUES[name])} is")
         elif name in _MISSING:
             raise ConfigError(f"{name}: not supported, Legato does not have this feature of vLLM")
         elif name not in _GRANTED:
             result.append(name + equals + value)
-    return result
+    first_flag = next((i for i, argument in enumerate(result) if argument.startswith("-")), len(result))
+    return [*result[:first_flag], *models, *result[first_flag:], *rest]
 
 
 # Flags of vLLM and the values that ask for nothing.
@@ -131,6 +142,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "--cpu-offload-gb": ("0",),
     "--data-parallel-size": ("1",),
     "-dp": ("1",),
+    "--config-format": ("auto",),
     "--device": ("auto", "cpu"),
     "--generation-config": ("auto",),
     "--load-format": ("auto",),
@@ -138,6 +150,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "--model-impl": ("auto",),
     "--pipeline-parallel-size": ("1",),
     "-pp": ("1",),
+    "--runner": ("auto", "generate"),
     "--stream-interval": ("1",),
     "--swap-space": ("0",),
     "--tensor-parallel-size": ("1",),
@@ -148,6 +161,8 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
 # Switches of vLLM whose state is the only one here.
 _GRANTED = frozenset(
     {
+        "--disable-custom-all-reduce",
+        "--disable-frontend-multiprocessing",
         "--disable-log-requests",
         "--disable-log-stats",
         "--enable-chunked-prefill",

@@ -21,7 +21,7 @@ _LAYOUTS = ("rows", "f32_panel", "f16_panel", "bf16_panel", "i8_panel", "i8_grou
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "inspect", "show a model's plan, layouts, memory and instruction set", _run)
     parser.add_argument("--verify", action="store_true", help="check the hash of every tensor in the engine file")
-    add_flags(parser, EngineConfig)
+    add_flags(parser, EngineConfig, without=("served_model_name", "executor", "seed"))
 
 
 def _run(args: argparse.Namespace) -> int:

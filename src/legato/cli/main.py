@@ -23,7 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments:
             parser.print_help(sys.stderr)
             return 2
-        args = parser.parse_args(normalize(arguments))
+        args, unknown = parser.parse_known_args(normalize(arguments))
+        if unknown:
+            name = next((argument for argument in unknown if argument.startswith("-")), unknown[0])
+            raise ConfigError(f"unknown argument {name}; `legato {arguments[0]} --help` lists what there is")
         status: int = args.run(args)
         sys.stdout.flush()
     except ConfigError as error:

@@ -38,7 +38,7 @@ def add_to(commands: Commands) -> None:
     sampling.add_argument(
         "--ignore-eos", dest="sampling_ignore_eos", action="store_true", default=None, help="go on after the end"
     )
-    add_flags(parser, EngineConfig)
+    add_flags(parser, EngineConfig, without=("served_model_name",))
 
 
 _FILE_HELP = (
@@ -129,7 +129,9 @@ def _read_prompts(path: Path, chat: bool, system: str | None) -> list[Any]:
     """Prompts of a file: texts, {"prompt_token_ids": ...}, or lists of messages. ConfigError names the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     prompts = []
     for number, line in enumerate(lines, 1):

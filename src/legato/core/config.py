@@ -116,7 +116,9 @@ def _at_least(config: object, least: float, *names: str) -> None:
 class ModelConfig:
     """Model: which one, and in which numbers."""
 
-    model: str = flag("", "folder, .gguf file, or Hugging Face id; empty: the default model", positional=True)
+    model: str = flag(
+        "", "folder, .gguf or .legato file, or Hugging Face id; empty: the default model", positional=True
+    )
     served_model_name: tuple[str, ...] = flag((), "names clients use; the first one is reported")
     format: str = flag(
         "auto",
@@ -130,7 +132,9 @@ class ModelConfig:
     chat_template: str | None = flag(None, "file with a Jinja chat template to use instead of the model's")
     revision: str | None = flag(None, "branch, tag or commit of a Hugging Face id")
     cache_dir: str | None = flag(
-        None, "where models and engine files are kept; default: $LEGATO_CACHE or ~/.cache/legato"
+        None,
+        "where models and engine files are kept; default: $LEGATO_CACHE or ~/.cache/legato",
+        aliases=("download-dir",),
     )
 
     def __post_init__(self) -> None:

@@ -55,6 +55,7 @@ def test_values_that_other_engines_use() -> None:
     assert parse("--max-model-len", "8k").engine.model.max_model_len == 8000
     assert (whole("2K"), whole("1.5m"), whole("7")) == (2048, 1_500_000, 7)
     assert parse("--model", "m") == parse("--model=m") == parse("m")
+    assert parse("--served-model-name", "a", "--model", "m") == parse("m", "--served-model-name", "a")
     assert parse("--no-prefault-kv") == ServeConfig()
     assert parse("--api-key", "a", "--api-key", "b", "--api-key=c").server.api_key == ("a", "b", "c")
 
@@ -85,8 +86,11 @@ def test_flags_of_vllm_that_ask_for_nothing_are_dropped() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--enable-lora", "--tensor-parallel-size 2", "-tp=2", "--nonsense", "--block-size 17", "--port x"],
-)
+    [
+        "--enable-lora", "--tensor-parallel-size 2", "-tp=2", "--nonsense", "--block-size 17", "--port x",
+        "--dtype float16", "--model", "--tensor-parallel-size", "--device --port 1", "--nonsense 5 m",
+    ],
+)  # fmt: skip
 def test_p5_what_is_missing_ends_with_2_by_name(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status: object = main(["serve", *arguments.split()])
@@ -95,6 +99,17 @@ def test_p5_what_is_missing_ends_with_2_by_name(arguments: str, capsys: pytest.C
     assert status == 2
     name = arguments.split()[0].split("=")[0].lstrip("-")
     assert name.replace("-", "_") in capsys.readouterr().err.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["build --served-model-name a", "inspect --executor reference", "inspect --seed 1", "run --served-model-name a"],
+)
+def test_p5_commands_refuse_settings_that_they_have_no_use_for(
+    arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert arguments.split()[1] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]])

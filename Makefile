@@ -75,7 +75,7 @@ $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed: $(SOURCES) | $(VENV)/bin/python
 	@$(PYTHON) tools/check_system.py
-	@echo "building Legato (about a minute the first time)"
+	@echo "building Legato (some minutes the first time)"
 	@if [ -e $(VENV)/dev ]; then \
 	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -C build-dir=build/wheel .; \
 	else \

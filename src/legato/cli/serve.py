@@ -43,6 +43,8 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
         path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
     else:
         path, body = "completions", {"prompt": "The capital of France is"}
+    # Greedy and short: a small model that samples may talk nonsense until its context is full.
+    body |= {"temperature": 0, "max_tokens": 64}
     key = " -H 'authorization: Bearer KEY'" if config.api_key or config.api_key_file else ""
     context = f"{engine.inputs.max_model_len:,} tokens"
     if engine.inputs.max_model_len < engine.info.max_position:

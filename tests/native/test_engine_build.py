@@ -150,7 +150,7 @@ def test_builders_of_one_file_wait_for_each_other(model: ModelConfig, builds: li
 
 def test_a_cache_folder_that_cannot_be_made_is_named(model: ModelConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot make the cache folder .*/file/engines"):
+    with pytest.raises(ConfigError, match=r"cannot write to the cache folder .*/file/engines"):
         ensure_engine(replace(model, cache_dir=str(tmp_path / "file")))
 
 
@@ -164,3 +164,13 @@ def test_weights_that_are_no_numbers_are_named(model: ModelConfig, name: str, fo
     with pytest.raises(CheckpointError, match=rf"cannot pack .*{name}.* as"):
         ensure_engine(replace(model, format=format))
     assert not list((Path(model.cache_dir or "") / "engines").glob("*.legato"))
+
+
+def test_a_cache_that_cannot_be_written_is_named(model: ModelConfig) -> None:
+    path = ensure_engine(model)
+    path.unlink()
+    lock = path.with_name(f".{path.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.mkdir()  # as good as a read-only disk, also for root
+    with pytest.raises(ConfigError, match=r"cannot write to the cache folder .*engines"):
+        ensure_engine(model)

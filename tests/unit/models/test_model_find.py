@@ -96,7 +96,13 @@ def test_quantized_checkpoints_of_other_tools_are_refused_by_name() -> None:
 
 
 def test_keys_that_do_not_matter_and_neutral_values_are_accepted() -> None:
-    extra = {"torch_dtype": "bfloat16", "use_cache": True, "rope_interleaved": False, "pretraining_tp": 1}
+    extra = {
+        "_model_name_or_path": "x",
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "rope_interleaved": False,
+        "pretraining_tp": 1,
+    }
     assert find(tiny_config("llama", **extra), "c") == find(tiny_config("llama"), "c")
     with pytest.raises(CheckpointError, match="rope_interleaved"):
         find(tiny_config("llama", rope_interleaved=True), "c")

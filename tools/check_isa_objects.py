@@ -28,7 +28,7 @@ def problems(obj: Path) -> list[str]:
 
 
 def main() -> int:
-    objects = sorted(Path(sys.argv[1]).rglob("legato_isa_*.dir/**/isa_unit.cpp.o"))
+    objects = sorted(Path(sys.argv[1]).rglob("legato_isa_*.dir/**/*_unit.cpp.o"))
     if not objects:
         print(f"no ISA objects under {sys.argv[1]}", file=sys.stderr)
         return 1

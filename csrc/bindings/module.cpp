@@ -11,5 +11,6 @@ NB_MODULE(_native, m) {
   nb::module_ ops = m.def_submodule("ops", "Single kernels on numpy arrays, for tests and benchmarks");
   legato::bind_ops_rows(ops);
   legato::bind_ops_linear(ops);
+  legato::bind_ops_machine(ops);
   legato::bind_engine(m);
 }

@@ -1,24 +1,30 @@
-// The kernel tables of all ISA levels that were compiled in.
+// The tables of all ISA levels that were compiled in.
 #include "kernels/kernels.h"
+#include "kernels/machine.h"
 
 namespace legato {
 
 namespace portable {
 extern const KernelTable kTable;
-}
+extern const MachineTable kMachine;
+}  // namespace portable
 #if defined(__x86_64__)
 namespace avx2 {
 extern const KernelTable kTable;
-}
+extern const MachineTable kMachine;
+}  // namespace avx2
 namespace avx512 {
 extern const KernelTable kTable;
-}
+extern const MachineTable kMachine;
+}  // namespace avx512
 namespace avx512_vnni {
 extern const KernelTable kTable;
-}
+extern const MachineTable kMachine;
+}  // namespace avx512_vnni
 namespace avx512_bf16 {
 extern const KernelTable kTable;
-}
+extern const MachineTable kMachine;
+}  // namespace avx512_bf16
 #endif
 
 const KernelTable* kernel_table(Isa isa) {
@@ -34,6 +40,25 @@ const KernelTable* kernel_table(Isa isa) {
       return &avx512_vnni::kTable;
     case Isa::avx512_bf16:
       return &avx512_bf16::kTable;
+#endif
+    default:
+      return nullptr;
+  }
+}
+
+const MachineTable* machine_table(Isa isa) {
+  switch (isa) {
+    case Isa::portable:
+      return &portable::kMachine;
+#if defined(__x86_64__)
+    case Isa::avx2:
+      return &avx2::kMachine;
+    case Isa::avx512:
+      return &avx512::kMachine;
+    case Isa::avx512_vnni:
+      return &avx512_vnni::kMachine;
+    case Isa::avx512_bf16:
+      return &avx512_bf16::kMachine;
 #endif
     default:
       return nullptr;

@@ -1,14 +1,21 @@
-"""The benchmarks that run a model, on a few short requests of the default model. Counts are checked, never times."""
+"""The benchmarks that run native code, on little work. Counts are checked, never times."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from legato import _native
 from legato.bench.compare import compare
+from legato.bench.machine import KINDS, Peaks, bandwidth, peaks, usable_levels
+from legato.bench.ops import FORMATS, linears, rows_kernels
+from legato.bench.quality import measure, windows
 from legato.bench.workloads import Job
 from legato.cli.main import main
 from legato.core.config import EngineConfig, build
+from legato.core.errors import ConfigError
+from support.quality import compare as compare_quality
+from support.tiny_engines import open_native, tiny_engine
 
 SMALL = {"num_blocks": 64, "threads": 1, "max_num_seqs": 4}
 FLAGS = ("--num-blocks", "64", "--threads", "1", "--max-num-seqs", "4")
@@ -57,3 +64,89 @@ def test_throughput_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (result["tokens_in"], result["tokens_out"]) == (128, 128)
     assert page.read_text().count("<svg") == 3
     assert "single" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("isa", usable_levels())
+def test_every_level_has_peaks(isa: str) -> None:
+    found = peaks(isa, 2, seconds=1e-6)
+    assert all(found.of(kind) > 0 for kind in KINDS)
+    assert bandwidth(isa, 2, seconds=1e-6, size=1 << 20) > 0
+
+
+def test_impossible_measurements_are_refused() -> None:
+    with pytest.raises(ValueError, match="kind"):
+        _native.ops.peak("int4")
+    with pytest.raises(ValueError, match="threads"):
+        _native.ops.peak("int8", threads=0)
+    with pytest.raises(ValueError, match="threads"):
+        _native.ops.read_bandwidth(threads=0)
+    with pytest.raises(ValueError, match="bytes"):
+        _native.ops.read_bandwidth(bytes=1000)
+    with pytest.raises(ValueError, match="amx"):
+        _native.ops.peak("int8", isa="amx")
+
+
+def test_shares_are_of_the_limits_given() -> None:
+    isa = usable_levels()[-1]
+    limits = Peaks(isa, 1, int8=4e9, bf16=2e9, f32=1e9)
+    runs = linears(limits, 1e9, formats=list(FORMATS), shapes=[(64, 128)], rows=[1, 3], seconds=1e-6, copies_bytes=1)
+    assert [(run.rows, run.operations) for run in runs] == [(1, 16384.0), (3, 49152.0)] * 4
+    for run in runs:
+        kind = FORMATS[run.name.split()[1]][3]
+        assert run.of_peak == pytest.approx(run.operations / run.seconds / limits.of(kind))
+        assert run.of_bandwidth == pytest.approx(run.bytes / run.seconds / 1e9)
+    assert runs[0].bytes == 64 * 128 * 4
+    others = rows_kernels(isa, 1e9, width=64, vocab=1000, rows=4)
+    assert [run.of_peak for run in others] == [None] * 5
+    assert others[0].bytes == 4 * 64 * 4
+
+
+def test_machine_and_ops_print_and_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    few = ("--threads", "1", "--seconds", "1e-6", "--json", str(file))
+    assert main(["bench", "machine", *few]) == 0
+    written = json.loads(file.read_text())["results"]
+    assert [found["isa"] for found in written["peaks"]] == usable_levels()
+    assert main(["bench", "ops", "--formats", "int8", "--shapes", "64x64", "--rows", "2", *few]) == 0
+    written = json.loads(file.read_text())["results"]
+    assert written["kernels"][0]["name"] == "linear int8 64x64"
+    assert "of read bandwidth" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("machine", "--threads", "0"), "threads"),
+        (("machine", "--seconds", "0"), "seconds"),
+        (("ops", "--isa", "amx"), "isa"),
+        (("ops", "--formats", "int3"), "formats"),
+        (("ops", "--shapes", "3x"), "shapes"),
+        (("ops", "--rows", "0"), "rows"),
+        (("quality", "--text", "nothing.txt"), "nothing.txt"),
+        (("quality", "--text", "nothing.txt", "--window", "1"), "window"),
+    ],
+)
+def test_a_bad_flag_is_named(arguments: tuple[str, ...], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_quality_of_a_format_is_what_the_oracle_finds(tmp_path: Path) -> None:
+    exact = open_native(tiny_engine(tmp_path / "a", format="fp32"), max_rows=128, max_seqs=128)
+    int8 = open_native(tiny_engine(tmp_path / "b", format="int8"), max_rows=128, max_seqs=128)
+    vocab = exact.info().vocab_size
+    texts = windows([(7 * i * i + 3) % vocab for i in range(430)], 200, None)
+    assert [len(text) for text in texts] == [200, 200]
+    same = measure(exact, exact, texts)
+    assert (same.positions, same.kl, same.same_top) == (398, 0.0, 1.0)
+    assert same.perplexity == same.reference_perplexity
+    found, expected = measure(exact, int8, texts), compare_quality(exact, {"int8": int8}, texts)["int8"]
+    assert found.kl == pytest.approx(expected.kl, rel=1e-6)
+    assert found.kl > 0
+    assert (found.same_top, found.perplexity) == (expected.same_top, pytest.approx(expected.perplexity))
+
+
+def test_a_text_shorter_than_a_window_is_refused() -> None:
+    with pytest.raises(ConfigError, match="3 tokens"):
+        windows([1, 2, 3], 4, None)
+    assert windows(range(9), 4, 1) == [[0, 1, 2, 3]]

@@ -1,6 +1,6 @@
 """`legato bench`: measure models, servers and this machine."""
 
-from legato.cli import bench_local, bench_serve
+from legato.cli import bench_local, bench_machine, bench_serve
 from legato.cli.flags import Commands
 
 __all__ = ["add_to"]
@@ -11,3 +11,4 @@ def add_to(commands: Commands) -> None:
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     bench_local.add_to(kinds)
     bench_serve.add_to(kinds)
+    bench_machine.add_to(kinds)

@@ -1,0 +1,108 @@
+"""Single kernels against this run's measured limits.
+
+Matrix products go through copies of a weight that no cache holds, as a step through a model's layers does. A product
+of few rows is bound by the bytes of its weight, one of many rows by arithmetic; both shares are given.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from legato import _native
+from legato.bench.machine import Peaks
+
+__all__ = ["FORMATS", "SHAPES", "OpRun", "linears", "rows_kernels"]
+
+# name: (packed type, layout, activations, kind of number that its arithmetic peak is of)
+FORMATS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "f32": ("f32", {}, "f32", "f32"),
+    "bf16": ("bf16", {}, "bf16", "bf16"),
+    "int8": ("i8", {}, "s8g64", "int8"),
+    "q4_1": ("q4", {"group": 32, "has_min": True}, "s8g32", "int8"),
+}
+SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))  # n x k of the default model
+COPIES_BYTES = 1 << 28  # of a weight's copies together
+
+
+@dataclass(frozen=True, slots=True)
+class OpRun:
+    """One kernel: seconds of a call, what it had to do, and the shares of the limits that this is."""
+
+    name: str
+    rows: int
+    seconds: float
+    operations: float
+    bytes: float
+    of_peak: float | None  # None: it is not arithmetic that counts
+    of_bandwidth: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def linears(
+    peaks: Peaks,
+    bandwidth: float,
+    *,
+    formats: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    rows: Sequence[int],
+    seconds: float = 0.2,
+    copies_bytes: int = COPIES_BYTES,
+) -> list[OpRun]:
+    """y = x W^T of each format, shape (n, k) and number of rows."""
+    runs = []
+    for format in formats:
+        type_, layout, acts, kind = FORMATS[format]
+        for n, k in shapes:
+            weight = _native.describe_weight(type_, n, k, **layout)
+            for m in rows:
+                took = _native.ops.linear_bench(
+                    weight,
+                    acts,
+                    m,
+                    threads=peaks.threads,
+                    isa=peaks.isa,
+                    bytes=copies_bytes,
+                    min_seconds=seconds,
+                )
+                operations = 2.0 * m * n * k
+                of_peak, of_bandwidth = operations / took / peaks.of(kind), weight.bytes / took / bandwidth
+                name = f"linear {format} {n}x{k}"
+                runs.append(OpRun(name, m, took, operations, weight.bytes, of_peak, of_bandwidth))
+    return runs
+
+
+def rows_kernels(isa: str, bandwidth: float, *, width: int = 576, vocab: int = 49_152, rows: int = 512) -> list[OpRun]:
+    """Kernels that read rows of float32 once, on one thread; the data fit a cache, so shares may exceed 1."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, width), dtype=np.float32)
+    weight = np.ones(width, np.float32)
+    quantized = _native.ops.Acts("s8g64", rows, width)
+    logits = rng.standard_normal(vocab, dtype=np.float32)
+    uniforms = rng.random(8, dtype=np.float32)
+    calls: dict[str, tuple[int, int, Callable[[], object]]] = {
+        "rms norm to int8": (rows, x.nbytes, lambda: _native.ops.norm(isa, x, weight, None, False, 1e-5, quantized)),
+        "quantize to int8": (rows, x.nbytes, lambda: _native.ops.quantize(isa, x, quantized)),
+        "sample, greedy": (8, 8 * logits.nbytes, lambda: _native.ops.sample(isa, logits, uniforms, 0.0)),
+        "sample": (8, 8 * logits.nbytes, lambda: _native.ops.sample(isa, logits, uniforms, 1.0)),
+        "sample, top-p 0.9": (8, 8 * logits.nbytes, lambda: _native.ops.sample(isa, logits, uniforms, 1.0, 0, 0.9)),
+    }
+    runs = []
+    for name, (count, size, call) in calls.items():
+        took = _best(call)
+        runs.append(OpRun(name, count, took, 0.0, size, None, size / took / bandwidth))
+    return runs
+
+
+def _best(call: Callable[[], object], repeats: int = 20) -> float:
+    """Seconds of the fastest call."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best

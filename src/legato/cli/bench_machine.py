@@ -1,0 +1,179 @@
+"""The benchmarks of the machine, of single kernels, and of a format's accuracy."""
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from legato.cli.flags import Commands, add_command, add_flags, read, whole
+from legato.core.config import ModelConfig, flag
+from legato.core.errors import ConfigError
+
+__all__ = ["add_to"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityConfig:
+    """Quality: what is measured, in which numbers."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    kv_cache_dtype: str = flag("auto", "KV cache of the format; that of fp32 stays fp32")
+    threads: int | None = flag(None, "compute threads; default: physical cores within affinity and CPU quota")
+    window: int = flag(1024, "tokens of a window; each starts with an empty cache")
+    max_windows: int | None = flag(None, "windows to measure; default: all of the text")
+
+
+def add_to(kinds: Commands) -> None:
+    machine = add_command(
+        kinds, "machine", "measure this machine's peaks at each ISA level, and its bandwidth", _machine
+    )
+    ops = add_command(kinds, "ops", "run single kernels against this machine's measured limits", _ops)
+    ops.add_argument("--isa", metavar="NAME", help="ISA level; default: the best one that runs here")
+    ops.add_argument("--formats", nargs="+", metavar="NAME", help="f32, bf16, int8, q4_1; default: all")
+    ops.add_argument("--shapes", nargs="+", metavar="NxK", help="default: those of the default model")
+    ops.add_argument(
+        "--rows", nargs="+", type=whole, default=[1, 32, 128, 512], metavar="N", help="default: 1 32 128 512"
+    )
+    for parser in (machine, ops):
+        parser.add_argument(
+            "--threads", type=whole, metavar="N", help="default: physical cores within affinity and quota"
+        )
+        parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="of each figure (default: 0.3)")
+    quality = add_command(kinds, "quality", "KL, top-token agreement and perplexity of a format against fp32", _quality)
+    quality.add_argument("--text", nargs="+", type=Path, required=True, metavar="FILE", help="text files, joined")
+    add_flags(quality, QualityConfig)
+    for parser in (machine, ops, quality):
+        parser.add_argument("--json", metavar="FILE", help="write the figures; -: print them, and nothing else")
+
+
+def _machine(args: argparse.Namespace) -> int:
+    from legato.bench.machine import bandwidth, peaks, usable_levels
+    from legato.bench.report import print_rows, write_json
+
+    threads = _threads(args)
+    found = [peaks(isa, threads, args.seconds) for isa in usable_levels()]
+    rates = {count: bandwidth(found[-1].isa, count, args.seconds) for count in sorted({1, threads})}
+    if args.json != "-":
+        rows = [[p.isa, *(f"{p.of(kind) / 1e9:.1f}" for kind in ("int8", "bf16", "f32"))] for p in found]
+        columns = ["ISA level", "int8 GOP/s", "bf16 GFLOP/s", "f32 GFLOP/s"]
+        print_rows(f"multiply-adds on registers, {threads} threads", columns, rows)
+        rows = [[f"{count} threads", f"{rate / 1e9:.1f}"] for count, rate in rates.items()]
+        print_rows("memory", ["", "read GB/s"], rows)
+    if args.json:
+        write_json(args.json, _header(args), {"peaks": [p.to_json() for p in found], "read_bandwidth": rates})
+    return 0
+
+
+def _ops(args: argparse.Namespace) -> int:
+    from legato.bench.machine import bandwidth, peaks, usable_levels
+    from legato.bench.ops import FORMATS, SHAPES, linears, rows_kernels
+    from legato.bench.report import print_rows, write_json
+
+    threads, levels, formats = _threads(args), usable_levels(), args.formats or list(FORMATS)
+    isa = args.isa or levels[-1]
+    if isa not in levels:
+        raise ConfigError(f"isa: {isa!r} is not one of {', '.join(levels)}")
+    for name in formats:
+        if name not in FORMATS:
+            raise ConfigError(f"formats: {name!r} is not one of {', '.join(FORMATS)}")
+    if min(args.rows) < 1:
+        raise ConfigError("rows must be at least 1")
+    shapes = [_shape(text) for text in args.shapes] if args.shapes else SHAPES
+    limits, rate = peaks(isa, threads, args.seconds), bandwidth(isa, threads, args.seconds)
+    runs = linears(limits, rate, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
+    runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds))
+    if args.json != "-":
+        title = (
+            f"{isa}, {threads} threads; measured peaks: int8 {limits.int8 / 1e9:.0f} GOP/s, "
+            f"bf16 {limits.bf16 / 1e9:.0f}, f32 {limits.f32 / 1e9:.0f} GFLOP/s, read {rate / 1e9:.1f} GB/s"
+        )
+        rows = [
+            [
+                run.name,
+                f"{run.rows}",
+                f"{run.seconds * 1e6:.1f}",
+                f"{run.operations / run.seconds / 1e9:.1f}" if run.operations else "",
+                f"{run.bytes / run.seconds / 1e9:.1f}",
+                "" if run.of_peak is None else f"{run.of_peak:.0%}",
+                f"{run.of_bandwidth:.0%}",
+            ]
+            for run in runs
+        ]
+        print_rows(title, ["kernel", "rows", "us", "GOP/s", "GB/s", "of peak", "of read bandwidth"], rows)
+    if args.json:
+        results = {"peaks": limits.to_json(), "read_bandwidth": rate, "kernels": [run.to_json() for run in runs]}
+        write_json(args.json, _header(args), results)
+    return 0
+
+
+def _quality(args: argparse.Namespace) -> int:
+    from legato.bench.quality import measure, open_pair, windows
+    from legato.bench.report import print_rows, write_json
+    from legato.build.engine_file import EngineFile
+    from legato.engine.start import engine_file
+    from legato.tokenizer.assets import TextAssets
+    from legato.tokenizer.tokenizer import Tokenizer
+
+    config = read(QualityConfig, args)
+    if config.window < 2 or (config.max_windows is not None and config.max_windows < 1):
+        raise ConfigError("window must be at least 2, and max_windows at least 1")
+    try:
+        text = "\n".join(path.read_text(encoding="utf-8") for path in args.text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"text: {error}") from None
+    assets = TextAssets.from_json(EngineFile.open(engine_file(config.model)).meta["text"])
+    tokens = Tokenizer(assets).encode(text, add_special_tokens=False, parse_special=False)
+    texts = windows(tokens, config.window, config.max_windows)
+    reference, tested = open_pair(config.model, config.kv_cache_dtype, config.threads, config.window)
+    try:
+        quality = measure(reference, tested, texts, lambda done: _say(done, len(texts)))
+        details = dict(tested.info().details)
+    finally:
+        reference.close()
+        tested.close()
+    if args.json != "-":
+        rows = [
+            ["KL to fp32, nats per token", f"{quality.kl:.5f}"],
+            ["same top token", f"{quality.same_top:.4f}"],
+            ["perplexity", f"{quality.perplexity:.3f}"],
+            ["perplexity of fp32", f"{quality.reference_perplexity:.3f}"],
+            ["positions", f"{quality.positions}"],
+        ]
+        print_rows(
+            f"{config.model.format}: weights {details['weights']}, KV {details['kv_cache_dtype']}", ["", ""], rows
+        )
+    if args.json:
+        write_json(args.json, {**_header(args), "executor": details}, quality.to_json())
+    return 0
+
+
+def _threads(args: argparse.Namespace) -> int:
+    from legato.executor.memory import default_threads
+
+    if args.threads is not None and args.threads < 1:
+        raise ConfigError(f"threads must be at least 1, not {args.threads}")
+    if not args.seconds > 0:
+        raise ConfigError(f"seconds must be above 0, not {args.seconds}")
+    return args.threads or default_threads()
+
+
+def _shape(text: str) -> tuple[int, int]:
+    try:
+        n, k = (int(part) for part in text.split("x"))
+    except ValueError:
+        n = k = 0
+    if n < 1 or k < 1:
+        raise ConfigError(f"shapes: {text!r} is not NxK")
+    return n, k
+
+
+def _header(args: argparse.Namespace) -> dict[str, Any]:
+    from legato.bench.machine_info import header
+
+    settings = {name: value for name, value in vars(args).items() if name != "run" and value is not None}
+    return header(settings, None)
+
+
+def _say(done: int, total: int) -> None:
+    print(f"  window {done} of {total}", file=sys.stderr, flush=True)

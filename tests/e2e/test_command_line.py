@@ -14,6 +14,8 @@ import httpx
 import pytest
 from harness import Streamed, assert_error, wait_until
 
+from legato.executor.native import isa_levels
+
 LEGATO = (sys.executable, "-m", "legato")
 
 
@@ -151,6 +153,21 @@ def test_models_that_cannot_be_served(tmp_path: Path) -> None:
     assert missing.returncode == 1
     assert len(missing.stderr.splitlines()) == 1
     assert "nothing.gguf" in missing.stderr
+
+
+@pytest.mark.parametrize("isa", isa_levels())
+def test_a_forced_instruction_set_runs_or_is_refused_by_name(isa: str) -> None:
+    command = (*LEGATO, "run", "-p", "The capital of France is", "--temperature", "0", "--max-tokens", "2")
+    ran = subprocess.run(command, env={**os.environ, "LEGATO_ISA": isa}, capture_output=True, text=True, timeout=60)
+    if (obstacle := isa_levels()[isa]) is None:
+        assert (ran.returncode, ran.stdout) == (0, " Paris.\n")
+    else:
+        assert ran.returncode == 2
+        assert isa in ran.stderr
+        assert obstacle in ran.stderr
+
+
+def test_an_unknown_instruction_set_is_refused_by_name() -> None:
     forced = subprocess.run(
         (*LEGATO, "run", "-p", "x"), env={**os.environ, "LEGATO_ISA": "amx"}, capture_output=True, text=True, timeout=60
     )

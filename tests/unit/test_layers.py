@@ -1,6 +1,9 @@
 """Who may import whom. The walls of docs/architecture.md, enforced."""
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +44,15 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
+def inner_imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Modules of our own that are imported inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ImportFrom) and (inner.module or "").split(".")[0] == "legato":
+                    yield inner.module or "", inner.lineno
+
+
 def part(name: str) -> str:
     return name.removesuffix(".py").split("_")[0]
 
@@ -62,12 +74,29 @@ def test_imports_go_down_only(path: Path) -> None:
             assert part(rest[0]) in ALLOWED[owner], where
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_commands_import_late(path: Path) -> None:
+    if path.relative_to(PACKAGE).parts[0] != "cli":
+        assert list(inner_imports(path)) == []
+
+
+def test_core_needs_the_standard_library_only() -> None:
+    for path in (PACKAGE / "core").glob("*.py"):
+        assert {name.split(".")[0] for name, _ in imports(path)} <= sys.stdlib_module_names | {"legato"}, path
+
+
+def test_importing_legato_imports_nothing() -> None:
+    report = "import sys, legato; print(*(name for name in sys.modules if name.startswith(('legato.', 'numpy'))))"
+    done = subprocess.run((sys.executable, "-c", report), capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 def test_nanobind_and_intrinsics_stay_in_their_folders() -> None:
     for path in sorted((ROOT / "csrc").rglob("*")):
         if path.suffix not in {".cpp", ".h"}:
             continue
         text = path.read_text()
         folder = path.relative_to(ROOT / "csrc").parts[0]
-        assert "nanobind" not in text or folder == "bindings", path
-        assert "immintrin.h" not in text or folder in {"kernels", "base"}, path
+        assert not ("nanobind" in text or "Python.h" in text) or folder == "bindings", path
+        assert not re.search(r"immintrin\.h|\b_mm\d*_\w+\(", text) or folder == "kernels", path
         assert '#include "runtime/' not in text or folder in {"runtime", "bindings", "tests"}, path

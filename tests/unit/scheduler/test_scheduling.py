@@ -1,5 +1,7 @@
 """What goes into a step."""
 
+import pickle
+
 import pytest
 
 from legato.core.config import SchedulerConfig
@@ -210,6 +212,24 @@ def test_stats_say_what_is_going_on():
         commit(scheduler, executor)
     assert_drained(scheduler)
     assert scheduler.stats().oldest_wait_s == 0.0
+
+
+class Elsewhere(ScriptedExecutor):
+    """Plans and results go through pickle, as they would to another process."""
+
+    def launch(self, plan):
+        super().launch(pickle.loads(pickle.dumps(plan)))  # noqa: S301  our own bytes
+
+    def collect(self, step_id):
+        return pickle.loads(pickle.dumps(super().collect(step_id)))  # noqa: S301
+
+
+def test_plans_and_results_can_be_sent_to_another_process():
+    requests = [make_request("a", [1, 2, 3], n=2, logprobs=2), make_request("b", range(40), repetition_penalty=1.5)]
+    here, there = ScriptedExecutor(num_blocks=6), Elsewhere(num_blocks=6)
+    outcomes = drive(scheduler_for(here), here, requests)
+    assert drive(scheduler_for(there), there, requests) == outcomes
+    assert pickle.loads(pickle.dumps(there.plans)) == here.plans  # noqa: S301
 
 
 def test_a_result_belongs_to_its_step():

@@ -11,7 +11,7 @@ import pytest
 from harness import MODEL, Running, Script, Streamed, assert_error, serving, wait_until
 
 from legato.core.config import SchedulerConfig
-from support.byte_level import VOCAB, byte_tokens
+from support.byte_level import VOCAB, byte_level_assets, byte_tokens
 from support.scripted import ScriptedExecutor
 
 CONTEXT = 64
@@ -173,6 +173,15 @@ def test_a19_null_means_left_out(server: Running, field: str) -> None:
 @pytest.mark.parametrize("prompt", ["", [], [""], [[]], ["hi", ""]])
 def test_a16_empty_prompts(server: Running, prompt: Any, stream: bool) -> None:
     assert_error(server.post(COMPLETIONS, prompt=prompt, stream=stream), 400, param="prompt", code="empty_prompt")
+
+
+def test_a16_an_empty_text_with_bos_is_one_token() -> None:
+    with serving(ScriptedExecutor(vocab_size=VOCAB), byte_level_assets(add_bos=True)) as server:
+        for prompt in ("", [""]):
+            assert server.complete(prompt, max_tokens=2, ignore_eos=True)["usage"]["prompt_tokens"] == 1
+        for prompt in ([], [[]]):
+            assert_error(server.post(COMPLETIONS, prompt=prompt), 400, param="prompt", code="empty_prompt")
+        assert_error(server.post(COMPLETIONS, prompt="", add_special_tokens=False), 400, code="empty_prompt")
 
 
 def test_a16_empty_talk_and_empty_message(server: Running) -> None:

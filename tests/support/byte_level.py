@@ -3,7 +3,7 @@
 from legato.tokenizer.assets import TextAssets, assets_from_gguf
 from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["ASSETS", "CHATML", "EOS", "TOKENIZER", "VOCAB", "byte_tokens"]
+__all__ = ["ASSETS", "CHATML", "EOS", "TOKENIZER", "VOCAB", "byte_level_assets", "byte_tokens"]
 
 EOS = 2
 CHATML = (
@@ -13,7 +13,7 @@ CHATML = (
 )
 
 
-def _byte_level_assets() -> TextAssets:
+def byte_level_assets(*, add_bos: bool = False) -> TextAssets:
     """A vocabulary of three control tokens, the 256 bytes, and a few longer pieces."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     spare = iter(range(256, 512))
@@ -28,13 +28,14 @@ def _byte_level_assets() -> TextAssets:
             "tokenizer.ggml.token_type": [3] * 3 + [1] * (256 + len(pieces)),
             "tokenizer.ggml.merges": merges,
             "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.add_bos_token": add_bos,
             "tokenizer.ggml.eos_token_id": EOS,
             "tokenizer.chat_template": CHATML,
         }
     )
 
 
-ASSETS = _byte_level_assets()
+ASSETS = byte_level_assets()
 TOKENIZER = Tokenizer(ASSETS)
 VOCAB = TOKENIZER.vocab_size
 

@@ -32,6 +32,27 @@ def test_the_capital_of_france(server: Running) -> None:
     assert answer.usage.completion_tokens == 8
 
 
+def test_scores_and_biases(server: Running) -> None:
+    def ask(**more: Any) -> Any:
+        reply = server.api.chat.completions.create(
+            model=server.engine.model_names[0], messages=FRANCE, temperature=0, logprobs=True, top_logprobs=5, **more
+        )
+        return reply.choices[0]
+
+    plain = ask()
+    entries = plain.logprobs.content
+    assert b"".join(bytes(entry.bytes) for entry in entries).decode() == plain.message.content
+    for entry in entries:
+        assert (entry.token, entry.logprob) == (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob)
+        assert 0 >= entry.top_logprobs[0].logprob >= entry.top_logprobs[-1].logprob
+    [paris] = server.post("/tokenize", prompt=" Paris").json()["tokens"]
+    other = ask(logit_bias={str(paris): -100}, max_tokens=16)
+    index = next(i for i, entry in enumerate(other.logprobs.content) if entry.token != entries[i].token)
+    assert entries[index].token == " Paris" == other.logprobs.content[index].top_logprobs[0].token, "scores are raw"
+    only = ask(extra_body={"allowed_token_ids": [paris]}, max_tokens=3)
+    assert (only.message.content, only.finish_reason) == (" Paris Paris Paris", "length")
+
+
 def bodies() -> list[dict[str, Any]]:
     """64 chats of many kinds, so that a setting which leaks to a neighbour shows (D06)."""
     kinds: list[dict[str, Any]] = [

@@ -6,29 +6,13 @@ import pytest
 from levels import LEVELS
 
 from legato import _native
-from legato.core.types import SlotReset
 from legato.sampling import reference
+from support.resets import PLAIN
 
 ops = _native.ops
 every_level = pytest.mark.parametrize("isa", LEVELS)
 
-PARAMS = SlotReset(
-    slot=0,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    seed=0,
-    choice=0,
-    repetition_penalty=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    num_logprobs=-1,
-    min_position=0,
-    end_token_ids=(),
-    prompt=(),
-    output=(),
-)
+PARAMS = replace(PLAIN, seed=0)
 
 
 def row(vocab, seed=0, spread=3.0):

@@ -4,27 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from legato.core.types import SlotReset
 from legato.sampling.reference import choose, penalize, sample_row, top_logprobs
 from legato.sampling.uniform import uniform
+from support.resets import PLAIN
 
-PLAIN = SlotReset(
-    slot=0,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    seed=11,
-    choice=0,
-    repetition_penalty=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    num_logprobs=-1,
-    min_position=0,
-    end_token_ids=(),
-    prompt=(),
-    output=(),
-)
 GREEDY = replace(PLAIN, temperature=0.0)
 
 

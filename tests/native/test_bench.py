@@ -1,6 +1,7 @@
 """The benchmarks that run native code, on little work. Counts are checked, never times."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,7 @@ def test_machine_and_ops_print_and_write(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["bench", "ops", "--formats", "int8", "--shapes", "64x64", "--rows", "2", *few]) == 0
     written = json.loads(file.read_text())["results"]
     assert written["kernels"][0]["name"] == "linear int8 64x64"
+    assert written["peaks"]["isa"] == _native.ops.choose_isa(os.environ.get("LEGATO_ISA"))
     assert "of read bandwidth" in capsys.readouterr().out
 
 

@@ -1,11 +1,12 @@
 """What this machine can do at best: multiply-adds on registers at each ISA level, and bytes read from memory."""
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from legato import _native
 
-__all__ = ["KINDS", "Peaks", "bandwidth", "peaks", "usable_levels"]
+__all__ = ["KINDS", "Peaks", "bandwidth", "default_level", "peaks", "usable_levels"]
 
 KINDS = ("int8", "bf16", "f32")
 READ_BYTES = 1 << 29  # more than any cache holds
@@ -32,6 +33,12 @@ class Peaks:
 def usable_levels() -> list[str]:
     """ISA levels that run here, ascending."""
     return [name for name, obstacle in _native.ops.isa_levels().items() if obstacle is None]
+
+
+def default_level() -> str:
+    """The level that an engine would choose here."""
+    isa: str = _native.ops.choose_isa(os.environ.get("LEGATO_ISA"))
+    return isa
 
 
 def peaks(isa: str, threads: int, seconds: float = 0.3) -> Peaks:

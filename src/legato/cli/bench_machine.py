@@ -29,7 +29,7 @@ def add_to(kinds: Commands) -> None:
         kinds, "machine", "measure this machine's peaks at each ISA level, and its bandwidth", _machine
     )
     ops = add_command(kinds, "ops", "run single kernels against this machine's measured limits", _ops)
-    ops.add_argument("--isa", metavar="NAME", help="ISA level; default: the best one that runs here")
+    ops.add_argument("--isa", metavar="NAME", help="ISA level; default: the one an engine chooses here")
     ops.add_argument("--formats", nargs="+", metavar="NAME", help="f32, bf16, int8, q4_1; default: all")
     ops.add_argument("--shapes", nargs="+", metavar="NxK", help="default: those of the default model")
     ops.add_argument(
@@ -66,12 +66,12 @@ def _machine(args: argparse.Namespace) -> int:
 
 
 def _ops(args: argparse.Namespace) -> int:
-    from legato.bench.machine import bandwidth, peaks, usable_levels
+    from legato.bench.machine import bandwidth, default_level, peaks, usable_levels
     from legato.bench.ops import FORMATS, SHAPES, linears, rows_kernels
     from legato.bench.report import print_rows, write_json
 
     threads, levels, formats = _threads(args), usable_levels(), args.formats or list(FORMATS)
-    isa = args.isa or levels[-1]
+    isa = args.isa or default_level()
     if isa not in levels:
         raise ConfigError(f"isa: {isa!r} is not one of {', '.join(levels)}")
     for name in formats:

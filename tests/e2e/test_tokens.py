@@ -1,5 +1,6 @@
 """/tokenize, /detokenize and /load: the same tokens as a completion or a chat, and the requests that are open."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -45,9 +46,11 @@ def test_a_prompt_there_and_back(server: Running, text: str) -> None:
 
 
 def test_the_tokens_are_those_of_a_completion_and_of_a_chat(server: Running, executor: ScriptedExecutor) -> None:
+    salts = map(str, itertools.count())  # so that each prompt is computed whole
+
     def seen(path: str, **body: Any) -> list[int]:
         executor.plans.clear()
-        assert server.post(path, max_tokens=1, **body).status_code == 200
+        assert server.post(path, max_tokens=1, cache_salt=next(salts), **body).status_code == 200
         return list(executor.plans[0].tokens)
 
     prompt = "hello <|im_end|>"

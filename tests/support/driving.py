@@ -23,6 +23,7 @@ class Outcome:
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
+    num_cached: int = field(default=0, compare=False)  # how the tokens came about, not what they are
 
 
 Outcomes = dict[tuple[str, int], Outcome]
@@ -53,6 +54,7 @@ def record(outcomes: Outcomes, events: Iterable[TokenEvent]) -> None:
         outcome.tokens += event.tokens
         outcome.logprobs += event.logprobs
         outcome.top_logprobs += event.top_logprobs
+        outcome.num_cached = max(outcome.num_cached, event.num_cached)
         outcome.finish, outcome.stop_token, outcome.error = event.finish, event.stop_token, event.error
 
 

@@ -1,5 +1,7 @@
 """What must hold of a scheduler between any two calls."""
 
+from collections import Counter
+
 from legato.core.types import NO_BLOCK
 from legato.scheduler.scheduler import Scheduler
 from legato.scheduler.state import State
@@ -30,9 +32,18 @@ def check_invariants(scheduler: Scheduler) -> None:
 
     for group, pool in enumerate(ledger.blocks.pools):
         owned = [block for sequence in inside for block in sequence.tables.groups[group] if block != NO_BLOCK]
-        assert len(set(owned)) == len(owned) == pool.num_used, "each used block has one owner"
-        assert all(pool.references(block) == 1 for block in owned)
+        owners = Counter(owned)
+        assert [pool.references(block) for block in range(pool.num_blocks)] == [
+            owners[block] for block in range(pool.num_blocks)
+        ], "a block's references are the sequences that own it"
+        assert len(owners) == pool.num_used
+        assert all(owners[block] == 0 for block in (*pool._blank, *pool._cached))
+        assert len({*pool._blank, *pool._cached}) == len(pool._blank) + pool.num_cached == pool.num_free
         assert pool.num_free + pool.num_used == pool.num_blocks
+        held = {block: prefix for block, prefix in enumerate(pool._held) if prefix is not None}
+        assert {prefix: block for block, prefix in held.items()} == pool._holder, "one block per prefix"
+        assert held.keys().isdisjoint(pool._blank)
+        assert held.keys() >= pool._cached.keys()
 
     stats = scheduler.stats()
     assert (stats.running, stats.waiting) == (len(ledger.running), len(outside))

@@ -65,12 +65,30 @@ class AnswerAll:
         return self._answer[done] if done < len(self._answer) else self._then
 
 
+class _Kv:
+    """What the cache holds for one position: it depends on its token and all before. Equal ones are one object."""
+
+    __slots__ = ("_next", "before", "token")
+
+    def __init__(self, token: int, before: "_Kv | None") -> None:
+        self.token = token
+        self.before = before
+        self._next: dict[int, _Kv] = {}
+
+    def then(self, token: int) -> "_Kv":
+        found = self._next.get(token)
+        if found is None:
+            found = self._next[token] = _Kv(token, self)
+        return found
+
+
 class _Slot:
     """What an executor keeps for a sequence slot."""
 
     def __init__(self, params: SlotReset) -> None:
         self.params = params
-        self.history = array("i")  # tokens computed since the reset
+        self.history = array("i")  # tokens computed so far, those found in the cache included
+        self.kv: list[_Kv] = []  # of each of them
         self.seen = array("i", [*params.prompt, *params.output])
 
     @property
@@ -123,7 +141,8 @@ class ScriptedExecutor:
         self.closed = False
         self._slots: dict[int, _Slot] = {}
         self._results: dict[int, StepResult] = {}
-        self._cache = [array("i", [-1]) * (num_blocks * block_size) for _ in groups]  # a token per KV slot
+        self._nothing = _Kv(-1, None)
+        self._cache = [[self._nothing] * (num_blocks * block_size) for _ in groups]
 
     def info(self) -> ExecutorInfo:
         return self._info
@@ -188,26 +207,30 @@ class ScriptedExecutor:
         for table in plan.block_tables:
             assert len(table.offsets) == plan.num_seqs + 1
             assert (table.offsets[0], table.offsets[-1]) == (0, len(table.blocks))
-            held = [block for block in table.blocks if block != NO_BLOCK]
-            assert all(0 <= block < self._info.num_blocks for block in held)
-            assert len(held) == len(set(held)), "a block is shared by two sequences"
+            assert all(NO_BLOCK <= block < self._info.num_blocks for block in table.blocks)
+        for slots, table in zip(plan.kv_slots, plan.block_tables, strict=True):
+            for block in {slot // self._info.block_size for slot in slots if slot >= 0}:
+                assert table.blocks.count(block) == 1, "a block is written that is shared by two sequences"
 
     def _run_sequence(self, plan: StepPlan, index: int, faults: "array[int]", sampled: dict[int, int]) -> None:
         slot = self._slots[plan.seq_slots[index]]
         begin, end = plan.row_offsets[index], plan.row_offsets[index + 1]
         rows = [row for row in range(begin, end) if plan.kv_slots[0][row] >= 0]
         assert rows == list(range(begin, begin + len(rows))), "padding follows the rows that count"
+        if rows and not slot.history:
+            self._find_computed(plan, index, plan.positions[begin], slot)
         first = len(slot.history)
         for row in rows:
             assert plan.positions[row] == len(slot.history), "positions go on from what was computed"
             slot.history.append(plan.tokens[row])
+            slot.kv.append((slot.kv[-1] if slot.kv else self._nothing).then(plan.tokens[row]))
             faults[row] = bool(self.faulty and self.faulty(slot.history))
         for row in range(begin + len(rows), end):
             assert all(slots[row] == -1 for slots in plan.kv_slots)
             assert plan.positions[row] == len(slot.history) - 1
             assert plan.tokens[row] == slot.history[-1]
         for group in range(len(self._cache)):
-            self._write_and_read(plan, index, group, rows, first, slot.history)
+            self._write_and_read(plan, index, group, rows, first, slot.kv)
         outputs = [o for o, row in enumerate(plan.out_rows) if begin <= row < end]
         if outputs:
             assert [plan.out_rows[o] for o in outputs] == rows[-1:], "only the last row of a sequence is sampled"
@@ -217,10 +240,27 @@ class ScriptedExecutor:
             if slot.has_penalties:
                 slot.seen.append(token)
 
+    def _find_computed(self, plan: StepPlan, index: int, position: int, slot: _Slot) -> None:
+        """A sequence begins at `position`: what comes before is in the cache, found by the widest group."""
+        if position == 0:
+            return
+        size, groups = self._info.block_size, self._info.cache_groups
+        widest = max(range(len(groups)), key=lambda g: groups[g].window or self._info.max_position)
+        table = plan.block_tables[widest]
+        block = table.blocks[table.offsets[index] + (position - 1) // size]
+        assert block != NO_BLOCK, "a sequence begins behind what is computed"
+        kv: _Kv | None = self._cache[widest][block * size + (position - 1) % size]
+        while kv is not None and kv is not self._nothing:
+            slot.kv.append(kv)
+            kv = kv.before
+        slot.kv.reverse()
+        slot.history.extend(kv.token for kv in slot.kv)
+        assert len(slot.history) == position, "a sequence begins with blocks of another position"
+
     def _write_and_read(
-        self, plan: StepPlan, index: int, group: int, rows: list[int], first: int, history: "array[int]"
+        self, plan: StepPlan, index: int, group: int, rows: list[int], first: int, history: list[_Kv]
     ) -> None:
-        """Write the rows' tokens to the cache, then find there, through the table, all that the rows attend to."""
+        """Write what the rows compute to the cache, then find there, through the table, all that they attend to."""
         size, cache, window = self._info.block_size, self._cache[group], self._info.cache_groups[group].window
         table = plan.block_tables[group]
         blocks = table.blocks[table.offsets[index] : table.offsets[index + 1]]
@@ -229,7 +269,7 @@ class ScriptedExecutor:
             position = plan.positions[row]
             slot = plan.kv_slots[group][row]
             assert slot == blocks[position // size] * size + position % size, "KV slots follow from the table"
-            cache[slot] = plan.tokens[row]
+            cache[slot] = history[position]
         first = min(first, len(history) - 1)  # where padding looks
         seen_from = 0 if window is None else max(0, first - window + 1)
         for i, block in enumerate(blocks):

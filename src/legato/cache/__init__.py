@@ -1,1 +1,1 @@
-"""The block pool and block tables of the KV cache. Integers only: the memory itself is the executor's."""
+"""The block pool, block tables and prefixes of the KV cache. Integers only: the memory itself is the executor's."""

@@ -1,6 +1,9 @@
 """The physical blocks of one cache group."""
 
 from array import array
+from collections import OrderedDict
+
+from legato.cache.prefix import Prefix
 
 __all__ = ["BlockPool"]
 
@@ -8,40 +11,70 @@ __all__ = ["BlockPool"]
 class BlockPool:
     """A fixed number of blocks with reference counts. num_free + num_used == num_blocks at all times.
 
-    A block is used while its count is above zero. Freed blocks are handed out again last in, first out, so that a
-    pool that is never full touches little memory.
+    A block is used while its count is above zero. A free block is blank or cached: a cached one still holds a known
+    prefix. Blank blocks are handed out first, the last freed before the others, so that a pool that is never full
+    touches little memory; then cached ones, the least recently used before the others. Every operation is O(1).
     """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._blank = list(range(num_blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # by the time they were freed
         self._refs = array("i", bytes(4 * num_blocks))
+        self._held: list[Prefix | None] = [None] * num_blocks  # what each block holds, if that is known
+        self._holder: dict[Prefix, int] = {}  # the inverse of _held
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return len(self._blank) + len(self._cached)
 
     @property
     def num_used(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Free blocks that hold a known prefix."""
+        return len(self._cached)
 
     def references(self, block: int) -> int:
         """How many owners the block has; 0 when it is free."""
         return self._refs[block]
 
+    def holds(self, prefix: Prefix) -> bool:
+        """Whether a block, used or free, holds this prefix."""
+        return prefix in self._holder
+
     def allocate(self) -> int:
         """A free block, now with one owner. IndexError when there is none: ask num_free first."""
-        block = self._free.pop()
+        if self._blank or not self._cached:
+            block = self._blank.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            prefix = self._held[block]
+            assert prefix is not None
+            del self._holder[prefix]
+            self._held[block] = None
         self._refs[block] = 1
         return block
 
-    def share(self, block: int) -> None:
-        """Add an owner to a block in use."""
-        if self._refs[block] < 1:
-            raise ValueError(f"block {block} is free and cannot be shared")
+    def take(self, prefix: Prefix) -> int:
+        """Add an owner to the block that holds this prefix. KeyError when there is none."""
+        block = self._holder[prefix]
+        if self._refs[block] == 0:
+            del self._cached[block]
         self._refs[block] += 1
+        return block
+
+    def keep(self, block: int, prefix: Prefix) -> None:
+        """A used block now holds this prefix. If another holds it too, that one stays the one to be found."""
+        if self._refs[block] < 1:
+            raise ValueError(f"block {block} is free and holds nothing")
+        if self._held[block] is None and prefix not in self._holder:
+            self._held[block] = prefix
+            self._holder[prefix] = block
 
     def free(self, block: int) -> None:
         """Take one owner away; without owners the block is free."""
@@ -49,4 +82,15 @@ class BlockPool:
             raise ValueError(f"block {block} is already free")
         self._refs[block] -= 1
         if self._refs[block] == 0:
-            self._free.append(block)
+            if self._held[block] is None:
+                self._blank.append(block)
+            else:
+                self._cached[block] = None
+
+    def forget(self) -> None:
+        """No block holds anything that is known: cached ones are blank."""
+        for block in self._holder.values():
+            self._held[block] = None
+        self._holder.clear()
+        self._blank.extend(self._cached)
+        self._cached.clear()

@@ -83,17 +83,19 @@ class KvBlocks:
         tables.length += extra
         return True
 
+    def first_seen(self, group: int, position: int) -> int:
+        """Index of the first block that a row at `position` attends to: it sees positions above position - window."""
+        window = self.windows[group]
+        return 0 if window is None else max(0, position - window + 1) // self.block_size
+
     def drop_behind_windows(self, tables: BlockTables, next_position: int) -> None:
         """Free the blocks that no row at `next_position` or later attends to.
 
-        A row at position p sees positions above p - window. Steps run in order, so a step still under way has read a
-        block before a later step writes to it for its new owner.
+        Steps run in order, so a step still under way has read a block before a later step writes to it for its new
+        owner.
         """
-        for group, window in enumerate(self.windows):
-            if window is None:
-                continue
-            first_seen = max(0, next_position - window + 1) // self.block_size
-            blocks = tables.groups[group]
+        for group, blocks in enumerate(tables.groups):
+            first_seen = self.first_seen(group, next_position)
             for index in range(tables.dropped[group], min(first_seen, tables.length)):
                 self.pools[group].free(blocks[index])
                 blocks[index] = NO_BLOCK
@@ -102,7 +104,8 @@ class KvBlocks:
     def release(self, tables: BlockTables) -> None:
         """Free all blocks of a sequence; its tables are empty afterwards."""
         for group, (pool, blocks) in enumerate(zip(self.pools, tables.groups, strict=True)):
-            # The last block first, so that the next sequence gets them in this order again.
+            # The last block first, so that the next sequence gets them in this order again, and the cached blocks of a
+            # prefix are evicted from its end.
             for index in range(tables.length - 1, tables.dropped[group] - 1, -1):
                 pool.free(blocks[index])
             del blocks[:]

@@ -33,6 +33,8 @@ def add_to(kinds: Commands) -> None:
     for parser in (throughput, latency, compare):
         parser.add_argument("--json", metavar="FILE", help="write the figures; -: print them, and nothing else")
         add_flags(parser, EngineConfig)
+        # Every round has the same prompts: with a prefix cache, all but the first would not compute them.
+        parser.set_defaults(enable_prefix_caching=False)
 
 
 def _throughput(args: argparse.Namespace) -> int:

@@ -169,7 +169,6 @@ _GRANTED = frozenset(
         "--enable-request-id-headers",
         "--enforce-eager",
         "--no-enable-log-requests",
-        "--no-enable-prefix-caching",
         "--no-trust-remote-code",
         "--trust-remote-code",
     }
@@ -185,7 +184,6 @@ _MISSING = frozenset(
         "--enable-eplb",
         "--enable-expert-parallel",
         "--enable-lora",
-        "--enable-prefix-caching",
         "--enable-sleep-mode",
         "--hf-overrides",
         "--kv-events-config",

@@ -183,6 +183,9 @@ class SchedulerConfig:
     max_num_queued_tokens: int = flag(
         4 << 20, "prompt tokens of waiting requests beyond which new ones are refused with 429"
     )
+    enable_prefix_caching: bool = flag(
+        True, "reuse what was computed for prompts with the same beginning (policy static never does; default: on)"
+    )
     static_padding: bool = flag(False, "policy static: compute padded rows, as a naive server does")
 
     def __post_init__(self) -> None:

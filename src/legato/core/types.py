@@ -71,6 +71,7 @@ class SamplingParams:
     logprobs: int | None = None  # number of alternatives reported beside the chosen token
     logit_bias: Mapping[int, float] | None = None  # added to the logits of these token ids; cut to [-100, 100]
     allowed_token_ids: tuple[int, ...] | None = None  # no others are chosen
+    skip_reading_prefix_cache: bool = False  # compute the whole prompt; what is computed may still serve others
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Request:
     """One accepted request, as the scheduler sees it. `params.max_tokens` and `params.seed` are set.
 
     `prompt` may wait long and be long: array('i') keeps it compact. `end_token_ids` end a sequence with "stop" (empty
-    under ignore_eos); `params.stop_token_ids` do so always.
+    under ignore_eos); `params.stop_token_ids` do so always. Computed prefixes are shared only by requests with the same
+    `cache_salt` and adapter.
     """
 
     request_id: str
@@ -265,4 +267,4 @@ class TokenEvent:
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
-    num_cached: int = 0  # prompt tokens served from the prefix cache, on the first event
+    num_cached: int = 0  # prompt tokens served from the prefix cache, on the event of the first token

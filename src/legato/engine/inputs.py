@@ -16,6 +16,7 @@ from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Inputs"]
 
+MAX_SALT = 128  # characters
 _SEED_BITS = 53  # drawn seeds survive JSON numbers in every language
 
 
@@ -62,10 +63,12 @@ class Inputs:
         param: str = "prompt",
         default_max_tokens: int | None = None,
         arrival_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> Request:
         """A request the scheduler can take, or a RequestError. `param` is the field that the prompt came from.
 
         arrival_s: when it came, by time.monotonic(); now, if not given.
+        cache_salt: what is computed is shared only with requests that have the same one; None is one of them.
         A `max_tokens` that does not fit into the context is refused; None means `default_max_tokens`, cut to what is
         left of the context (None: all that is left).
         """
@@ -76,6 +79,7 @@ class Inputs:
             allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
         )
         validate(params, self.vocab_size, self.max_model_len)
+        _check_salt(cache_salt)
         self._check_prompt(prompt, param)
         left = self.max_model_len - len(prompt)
         if params.max_tokens is not None and params.max_tokens > left:
@@ -90,6 +94,7 @@ class Inputs:
             ),
             arrival_s=time.monotonic() if arrival_s is None else arrival_s,
             end_token_ids=frozenset() if params.ignore_eos else self._end_token_ids,
+            cache_salt=cache_salt or "",
         )
         _check_some_are_allowed(request)
         self._check(request)
@@ -126,6 +131,16 @@ def _check_some_are_allowed(request: Request) -> None:
                 "allowed_token_ids holds nothing but tokens that end the answer, which min_tokens forbids",
                 param="allowed_token_ids",
             )
+
+
+def _check_salt(salt: str | None) -> None:
+    """vLLM's rule, so that a salt that works here works there."""
+    if salt is None:
+        return
+    if not isinstance(salt, str) or not 1 <= len(salt) <= MAX_SALT or any(c in "@/\\\0" for c in salt):
+        raise RequestError(
+            f"cache_salt must be a text of 1 to {MAX_SALT} characters without @, /, \\ and NUL", param="cache_salt"
+        )
 
 
 def _as_tuple(stop: str | Sequence[str]) -> tuple[str, ...]:

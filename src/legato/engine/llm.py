@@ -119,13 +119,12 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete prompts, as one batch, and return their outputs in the order of the prompts.
 
-        A prompt is a text or {"prompt_token_ids": [...]}. sampling_params: one for all, one each, or None for the
-        model's defaults. use_tqdm: show a progress bar. RequestError for a prompt or parameter that cannot work,
-        before anything runs.
+        A prompt is a text, {"prompt": text} or {"prompt_token_ids": [...]}; the last two may also have a "cache_salt".
+        sampling_params: one for all, one each, or None for the model's defaults. use_tqdm: show a progress bar.
+        RequestError for a prompt or parameter that cannot work, before anything runs.
         """
         several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
-        texts_and_ids = [self._encode(prompt) for prompt in several]
-        return self._run(texts_and_ids, sampling_params, use_tqdm)
+        return self._run([(*self._encode(each), _salt(each)) for each in several], sampling_params, use_tqdm)
 
     def chat(
         self,
@@ -139,14 +138,14 @@ class LLM:
         """Answer one talk, or several as one batch. A talk is a list of {"role": ..., "content": ...}."""
         talks: Sequence[Any] = [messages] if messages and isinstance(messages[0], Mapping) else messages
         kwargs = {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
-        prompts = [(None, self._engine.inputs.chat(talk, **kwargs)) for talk in talks]
+        prompts = [(None, self._engine.inputs.chat(talk, **kwargs), None) for talk in talks]
         return self._run(prompts, sampling_params, use_tqdm)
 
     def stream(
         self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None
     ) -> Generator[Output, None, None]:
         """The outputs of one prompt or talk, as they come. Closing the iterator aborts it."""
-        request = self._request(self.encode(prompt), sampling_params)
+        request = self._request(self.encode(prompt), sampling_params, _salt(prompt))
         with self._lock:
             yield from self._outputs_of([request])
 
@@ -163,12 +162,13 @@ class LLM:
             return text, self._engine.inputs.encode(text)
         raise RequestError('a prompt must be a text or {"prompt_token_ids": [...]}', param="prompt")
 
-    def _request(self, ids: Sequence[int], params: SamplingParams | None) -> Request:
-        return self._engine.inputs.request(ids, self.get_default_sampling_params() if params is None else params)
+    def _request(self, ids: Sequence[int], params: SamplingParams | None, cache_salt: str | None) -> Request:
+        given = self.get_default_sampling_params() if params is None else params
+        return self._engine.inputs.request(ids, given, cache_salt=cache_salt)
 
     def _run(
         self,
-        prompts: Sequence[tuple[str | None, list[int]]],
+        prompts: Sequence[tuple[str | None, list[int], str | None]],
         params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
@@ -177,8 +177,8 @@ class LLM:
             raise RequestError(f"{len(prompts)} prompts but {len(each)} sampling_params", param="sampling_params")
         results = {}
         requests = []
-        for (text, ids), one in zip(prompts, each, strict=True):
-            request = self._request(ids, one)
+        for (text, ids, salt), one in zip(prompts, each, strict=True):
+            request = self._request(ids, one, salt)
             answers = [CompletionOutput(index) for index in range(request.params.n)]
             results[request.request_id] = RequestOutput(
                 request.request_id, text, list(ids), answers, seed=request.params.seed
@@ -188,7 +188,8 @@ class LLM:
             for output in self._outputs_of(requests):
                 result = results[output.request_id]
                 _add(result.outputs[output.choice], output, self._engine.tokenizer)
-                result.num_cached_tokens = output.num_cached
+                if output.choice == 0:
+                    result.num_cached_tokens = output.num_cached
                 result.finished = all(answer.finish_reason for answer in result.outputs)
                 tick(len(output.tokens), result.finished)
         return list(results.values())
@@ -221,6 +222,10 @@ class LLM:
             loop.abort(request_id)
         while running and loop.failure is None:
             _count_down(running, self._outputs.get())
+
+
+def _salt(prompt: Prompt | Messages) -> str | None:
+    return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
 
 
 def _count_down(running: dict[str, int], outputs: Iterable[Output]) -> None:

@@ -45,13 +45,15 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._labels = (model_name, "0")
         self._live: dict[tuple[str, int], _Live] = {}
-        self._preemptions_seen = 0
+        self._seen = (0, 0, 0)  # preemptions, prefix queries and hits that are counted already
         lengths = _one_two_five(max_model_len)
         self._running = self._gauge("num_requests_running", "Sequences in the running batch.")
         self._waiting = self._gauge("num_requests_waiting", "Sequences that wait to run.")
         self._kv_usage = self._gauge("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.")
         self._kv_waste = self._gauge("kv_cache_waste_perc", "Unused share of the slots in used blocks.", "legato")
         self._preemptions = self._counter("num_preemptions", "Preemptions.")
+        self._prefix_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
+        self._prefix_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = Counter(
@@ -83,8 +85,11 @@ class Metrics:
         self._waiting.set(stats.waiting)
         self._kv_usage.set(stats.kv_usage)
         self._kv_waste.set(stats.kv_waste)
-        self._preemptions.inc(stats.preemptions - self._preemptions_seen)
-        self._preemptions_seen = stats.preemptions
+        counts = (stats.preemptions, stats.prefix_queries, stats.prefix_hits)
+        counters = (self._preemptions, self._prefix_queries, self._prefix_hits)
+        for counter, count, seen in zip(counters, counts, self._seen, strict=True):
+            counter.inc(count - seen)
+        self._seen = counts
         now = time.monotonic()
         tokens = 0
         for output in outputs:

@@ -67,6 +67,7 @@ class GenerateBody(Accepted):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -205,7 +206,7 @@ _REFUSED_BOTH: Mapping[str, tuple[object, ...]] = {
     "stream_interval": (1,),
     **dict.fromkeys(
         (
-            *("best_of", "cache_salt", "documents", "ec_transfer_params", "kv_transfer_params"),
+            *("best_of", "documents", "ec_transfer_params", "kv_transfer_params"),
             *("length_penalty", "logprob_token_ids", "media_io_kwargs", "mm_processor_kwargs", "prompt_logprobs"),
             *("repetition_detection", "request_id", "session_id", "structured_outputs", "thinking_token_budget"),
             *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),

@@ -53,7 +53,7 @@ def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None
     _check_token_sets(params, vocab_size)
     if params.logprobs is not None:
         _check_int("logprobs", params.logprobs, 0, min(MAX_LOGPROBS, vocab_size))
-    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "skip_reading_prefix_cache"):
         if not isinstance(getattr(params, name), bool):
             raise RequestError(f"{name} must be true or false", param=name)
 

@@ -15,17 +15,22 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
     """Append the sampled tokens, end what has reached an end, one event per sequence with news.
 
     Results for sequences that have ended or were preempted since the step was planned are dropped: they are neither
-    shown nor billed, and a resumed sequence samples the same token again.
+    shown nor billed, and a resumed sequence samples the same token again. Blocks that are full now are kept for others,
+    but not those of a step in which a row of the sequence was faulty.
     """
     events = []
     faulty = any(result.faults)
-    for sequence, run, first_row, num_rows, output in entries:
+    for sequence, run, start, first_row, num_rows, output in entries:
         if sequence.run != run or sequence.state is not State.RUNNING:
             continue
         if faulty and any(result.faults[first_row : first_row + num_rows]):
             events.append(end_without_token(ledger, sequence, Event.ERROR, FAULT))
-        elif output >= 0:
-            events.append(_commit_token(ledger, sequence, result, output))
+        elif output >= 0 and result.tokens[output] < 0:
+            events.append(end_without_token(ledger, sequence, Event.ERROR, NO_TOKEN))
+        else:
+            ledger.keep_prefix(sequence, start, start + num_rows)
+            if output >= 0:
+                events.append(_commit_token(ledger, sequence, result, output))
     return events
 
 
@@ -37,8 +42,6 @@ def end_without_token(ledger: Ledger, sequence: Sequence, event: Event, error: s
 
 def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output: int) -> TokenEvent:
     token = result.tokens[output]
-    if token < 0:
-        return end_without_token(ledger, sequence, Event.ERROR, NO_TOKEN)
     position = sequence.num_tokens
     sequence.tokens.append(token)
     sequence.num_tokens = position + 1
@@ -56,4 +59,5 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         top_logprobs=(result.top_logprobs[output],) if wants_logprobs and result.top_logprobs else (),
         finish=finish,
         stop_token=token if stopped else None,
+        num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from legato.cache.block_tables import KvBlocks
+from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
 from legato.core.types import ExecutorInfo
@@ -10,6 +11,8 @@ from legato.scheduler.policies import Policy, make_policy
 from legato.scheduler.state import Event, Sequence, State, transition
 
 __all__ = ["Ledger", "Limits"]
+
+_REUSABLE = ("full", "window", "latent")  # kinds of cache groups in which a block says all about its positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class Ledger:
         chunk = min(max_rows, max(chunk, info.chunk_align))
         self.policy: Policy = make_policy(config)
         self.blocks = KvBlocks(info.cache_groups, info.block_size, info.num_blocks, chunk, info.chunk_align)
+        reusable = self.policy.reuses_prefixes and all(group.kind in _REUSABLE for group in info.cache_groups)
+        self._prefixes = (
+            PrefixCache(self.blocks, info.chunk_align) if config.enable_prefix_caching and reusable else None
+        )
         most = self.blocks.max_positions
         self.limits = Limits(
             max_rows=max_rows,
@@ -55,18 +62,47 @@ class Ledger:
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []  # ended, but the place is kept (policy static)
         self.num_preemptions = 0
+        self.prefix_queries = 0  # prompt tokens that were looked up in the prefix cache, and those found
+        self.prefix_hits = 0
         self._free_slots = list(range(self.limits.max_places - 1, -1, -1))
 
     @property
     def places_taken(self) -> int:
         return self.limits.max_places - len(self._free_slots)
 
+    def take_prefix(self, sequence: Sequence) -> None:
+        """Give a sequence from the queue the blocks of its beginning that are computed already."""
+        request = sequence.request
+        if not sequence.tokens:
+            sequence.tokens.extend(request.prompt)
+            if self._prefixes is not None:
+                sequence.prefixes = self._prefixes.chain(request.adapter, request.cache_salt)
+        if self._prefixes is not None and not request.params.skip_reading_prefix_cache:
+            sequence.num_computed = self._prefixes.take(sequence.tables, sequence.prefixes, sequence.tokens)
+
+    def keep_prefix(self, sequence: Sequence, start: int, end: int) -> None:
+        """Positions [start, end) of a running sequence are computed: others may begin with them."""
+        if self._prefixes is not None:
+            self._prefixes.keep(sequence.tables, sequence.prefixes, sequence.tokens, start, end)
+
+    def forget_prefixes(self) -> None:
+        """What was computed before is lost."""
+        for pool in self.blocks.pools:
+            pool.forget()
+
+    def give_back_blocks(self, sequence: Sequence) -> None:
+        """Take all blocks from a sequence; it keeps its tokens."""
+        self.blocks.release(sequence.tables)
+        sequence.num_computed = 0
+
     def admit(self, sequence: Sequence) -> None:
-        """Give a sequence from the queue a place. Blocks follow as its chunks are computed."""
+        """Give a sequence from the queue a place, after `take_prefix`. More blocks follow as chunks are computed."""
         self.policy.queue.remove(sequence)
         transition(sequence, Event.ADMIT)
-        if not sequence.tokens:
-            sequence.tokens.extend(sequence.request.prompt)
+        if sequence.run == 0 and self._prefixes is not None and not sequence.request.params.skip_reading_prefix_cache:
+            sequence.num_cached = sequence.num_computed
+            self.prefix_queries += sequence.num_prompt
+            self.prefix_hits += sequence.num_cached
         sequence.slot = self._free_slots.pop()
         sequence.run += 1
         sequence.wants_reset = True

@@ -18,6 +18,7 @@ class Entry(NamedTuple):
 
     sequence: Sequence
     run: int  # of the sequence when this was planned; another value later: the result is stale
+    start: int  # position of the first row
     first_row: int
     num_rows: int  # padding excluded
     output: int  # index of its output row, -1 = none
@@ -133,7 +134,7 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
         seq_slots.append(sequence.slot)
         adapters.append(sequence.request.adapter)
         if num_rows > 0:
-            entries.append(Entry(sequence, sequence.run, first_row, num_rows, output))
+            entries.append(Entry(sequence, sequence.run, start, first_row, num_rows, output))
     plan = StepPlan(
         step_id=step_id,
         tokens=tokens,

@@ -46,6 +46,7 @@ class Policy(Protocol):
     queue: Queue
     holds_places: bool  # a sequence that ended keeps its place and blocks until the whole batch has ended
     pads: bool  # compute rows for held places, and pad prompts to the longest of the batch
+    reuses_prefixes: bool  # a sequence may begin with blocks that another one computed
 
     def may_admit(self, batch_open: bool, rows_wanted: int, max_rows: int) -> bool:
         """Whether the first in the queue may enter now, if there is a place and blocks for it.
@@ -64,6 +65,7 @@ class Fcfs:
 
     holds_places = False
     pads = False
+    reuses_prefixes = True
 
     def __init__(self) -> None:
         self.queue = Queue()
@@ -79,10 +81,12 @@ class Fcfs:
 class Static:
     """The naive baseline: a batch is admitted together and held until its longest member ends.
 
-    Blocks are reserved for the longest answer each member may give, so that none is preempted.
+    Blocks are reserved for the longest answer each member may give, so that none is preempted. Every prompt is computed
+    whole.
     """
 
     holds_places = True
+    reuses_prefixes = False
 
     def __init__(self, *, pads: bool) -> None:
         self.queue = Queue()

@@ -4,6 +4,7 @@ from array import array
 from enum import Enum, auto
 
 from legato.cache.block_tables import BlockTables
+from legato.cache.prefix import Prefix
 from legato.core.types import FinishReason, Request
 
 __all__ = ["Event", "Sequence", "State", "transition"]
@@ -60,10 +61,12 @@ class Sequence:
         "finish_reason",
         "max_tokens",
         "min_end_position",
+        "num_cached",
         "num_computed",
         "num_padding",
         "num_prompt",
         "num_tokens",
+        "prefixes",
         "request",
         "run",
         "slot",
@@ -85,7 +88,9 @@ class Sequence:
         self.max_tokens = context if params.max_tokens is None else min(context, self.num_prompt + params.max_tokens)
         self.end_ids = request.end_token_ids.union(params.stop_token_ids)
         self.min_end_position = self.num_prompt + params.min_tokens
-        self.tokens = array("i")  # filled at the first admission: choices that wait share the request's prompt
+        self.tokens = array("i")  # filled when its turn comes: choices that wait share the request's prompt
+        self.prefixes: list[Prefix] = []  # see PrefixCache.chain; kept over a preemption, as the tokens are
+        self.num_cached = 0  # prompt tokens that were computed already at the first admission
         self.tables = tables
         self.slot = -1
         self.run = 0  # counts admissions: tells a step's result from before a preemption from one after it

@@ -27,9 +27,12 @@ class SchedulerStats:
     slots_used: int  # places taken; more than `running` where policy static holds them
     slots_total: int
     blocks_used: int  # over all cache groups
+    blocks_cached: int  # free ones that hold a known prefix
     blocks_total: int
     kv_usage: float  # share of the fullest pool, 0 to 1
     kv_waste: float  # unused slots in allocated blocks / allocated slots, 0 to 1
+    prefix_queries: int  # prompt tokens looked up in the prefix cache since the start
+    prefix_hits: int  # and those found
     preemptions: int  # since the start
     steps: int  # planned since the start
     last_step: StepCounts
@@ -52,9 +55,12 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
         slots_used=ledger.places_taken,
         slots_total=ledger.limits.max_places,
         blocks_used=sum(pool.num_used for pool in blocks.pools),
+        blocks_cached=sum(pool.num_cached for pool in blocks.pools),
         blocks_total=sum(pool.num_blocks for pool in blocks.pools),
         kv_usage=blocks.usage(),
         kv_waste=1 - filled / allocated if allocated else 0.0,
+        prefix_queries=ledger.prefix_queries,
+        prefix_hits=ledger.prefix_hits,
         preemptions=ledger.num_preemptions,
         steps=steps,
         last_step=last_step,

@@ -115,7 +115,8 @@ class _Tally:
         number = self._number[output.request_id]
         index = number * self._n + output.choice
         self._tokens[index] = output.num_tokens
-        self._cached[number] = max(self._cached[number], output.num_cached)
+        if output.choice == 0:  # the others may find what this one computed, and the prompt counts once
+            self._cached[number] = output.num_cached
         return index
 
     def choice(self, index: int, text: str, output: Output, logprobs: dict[str, Any] | None) -> Choice:

@@ -91,7 +91,7 @@ class ServerState:
         reply = self._reply(body, chat=True)
         params = body.sampling(self.inputs.defaults)
         prompt = self.inputs.chat(body.talk(), **body.template_arguments())
-        request = self.inputs.request(prompt, params, param="messages", arrival_s=arrival_s)
+        request = self.inputs.request(prompt, params, param="messages", arrival_s=arrival_s, cache_salt=body.cache_salt)
         return Generation(self.client, self.tokenizer, reply, [request], body.stream, body.include_usage)
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:
@@ -104,7 +104,13 @@ class ServerState:
             if isinstance(prompt, str):
                 prompt = self.inputs.encode(prompt, add_special_tokens=body.add_special_tokens)
             requests.append(
-                self.inputs.request(prompt, params, default_max_tokens=DEFAULT_COMPLETION_TOKENS, arrival_s=arrival_s)
+                self.inputs.request(
+                    prompt,
+                    params,
+                    default_max_tokens=DEFAULT_COMPLETION_TOKENS,
+                    arrival_s=arrival_s,
+                    cache_salt=body.cache_salt,
+                )
             )
         return Generation(self.client, self.tokenizer, reply, requests, body.stream, body.include_usage)
 

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legato.cache.block_pool import BlockPool
+from legato.cache.prefix import PrefixIndex
 
 
 def test_free_blocks_and_used_ones_add_up():
@@ -30,16 +31,65 @@ def test_a_block_cannot_be_freed_twice():
         pool.free(block)
 
 
+def prefixes(count):
+    index = PrefixIndex()
+    return [index.extend(index.root(-1, ""), bytes([i])) for i in range(count)]
+
+
 def test_a_shared_block_is_free_when_the_last_owner_leaves():
-    pool = BlockPool(2)
+    pool, (prefix,) = BlockPool(2), prefixes(1)
     block = pool.allocate()
-    pool.share(block)
+    pool.keep(block, prefix)
+    assert pool.take(prefix) == block
     pool.free(block)
-    assert (pool.references(block), pool.num_used) == (1, 1)
+    assert (pool.references(block), pool.num_used, pool.num_cached) == (1, 1, 0)
     pool.free(block)
-    assert pool.num_used == 0
-    with pytest.raises(ValueError, match="cannot be shared"):
-        pool.share(block)
+    assert (pool.num_used, pool.num_free, pool.num_cached) == (0, 2, 1)
+    with pytest.raises(ValueError, match="already free"):
+        pool.free(block)
+    assert pool.take(prefix) == block
+    assert (pool.references(block), pool.num_cached) == (1, 0)
+
+
+def test_blank_blocks_go_first_then_the_least_recently_used():
+    pool, names = BlockPool(4), prefixes(3)
+    blocks = [pool.allocate() for _ in names]
+    for block, prefix in zip(blocks, names, strict=True):
+        pool.keep(block, prefix)
+        pool.free(block)
+    pool.free(pool.take(names[0]))  # used again
+    assert pool.allocate() not in blocks
+    assert [pool.allocate() for _ in names] == [blocks[1], blocks[2], blocks[0]]
+    assert not any(pool.holds(prefix) for prefix in names)
+    with pytest.raises(IndexError):
+        pool.allocate()
+
+
+def test_one_block_holds_a_prefix():
+    pool, (prefix, other) = BlockPool(3), prefixes(2)
+    first, second = pool.allocate(), pool.allocate()
+    pool.keep(first, prefix)
+    pool.keep(second, prefix)
+    assert pool.take(prefix) == first
+    pool.free(second)
+    assert pool.num_cached == 0, "the second one is blank"
+    with pytest.raises(KeyError):
+        pool.take(other)
+    with pytest.raises(ValueError, match="holds nothing"):
+        pool.keep(second, other)
+
+
+def test_all_can_be_forgotten():
+    pool, names = BlockPool(2), prefixes(2)
+    blocks = [pool.allocate() for _ in names]
+    for block, prefix in zip(blocks, names, strict=True):
+        pool.keep(block, prefix)
+    pool.free(blocks[0])
+    pool.forget()
+    assert (pool.num_free, pool.num_cached) == (1, 0)
+    assert not any(pool.holds(prefix) for prefix in names)
+    pool.free(blocks[1])
+    assert (pool.num_free, pool.num_cached) == (2, 0)
 
 
 def test_a_pool_has_blocks():
@@ -47,21 +97,39 @@ def test_a_pool_has_blocks():
         BlockPool(0)
 
 
-@given(st.integers(1, 6), st.lists(st.tuples(st.sampled_from(["allocate", "share", "free"]), st.integers(0, 5))))
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.sampled_from(["allocate", "keep", "take", "free"]), st.integers(0, 5), st.integers(0, 3))),
+)
 def test_counts_follow_a_plain_model(num_blocks, operations):
-    pool, counts = BlockPool(num_blocks), [0] * num_blocks
-    for operation, choice in operations:
-        block = choice % num_blocks
+    pool, names = BlockPool(num_blocks), prefixes(4)
+    counts, held, freed = [0] * num_blocks, {}, []  # held: prefix to block; freed: cached blocks by time
+    for operation, choice, number in operations:
+        block, prefix = choice % num_blocks, names[number]
         if operation == "allocate" and 0 in counts:
             block = pool.allocate()
             assert counts[block] == 0
+            if block in freed:
+                assert freed.pop(0) == block
+                assert all(count or b in freed or b == block for b, count in enumerate(counts)), "a blank one is left"
+                held = {p: b for p, b in held.items() if b != block}
             counts[block] = 1
-        elif operation == "share" and counts[block]:
-            pool.share(block)
+        elif operation == "keep" and counts[block]:
+            pool.keep(block, prefix)
+            if prefix not in held and block not in held.values():
+                held[prefix] = block
+        elif operation == "take" and prefix in held:
+            block = pool.take(prefix)
+            assert block == held[prefix]
+            freed = [b for b in freed if b != block]
             counts[block] += 1
         elif operation == "free" and counts[block]:
             pool.free(block)
             counts[block] -= 1
+            if counts[block] == 0 and block in held.values():
+                freed.append(block)
         assert [pool.references(b) for b in range(num_blocks)] == counts
+        assert [pool.holds(p) for p in names] == [p in held for p in names]
         assert pool.num_free == counts.count(0)
+        assert pool.num_cached == len(freed)
         assert pool.num_free + pool.num_used == pool.num_blocks

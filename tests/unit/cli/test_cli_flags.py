@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from legato.cli import bench
 from legato.cli.flags import add_flags, normalize, read, whole
 from legato.cli.main import main
 from legato.core.config import EngineConfig, ServeConfig, build, flags
@@ -31,6 +32,7 @@ OTHER = {
     "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
     "sse_keep_alive_interval": 5.5, "api_key": ("a", "b"), "api_key_file": "keys",
+    "enable_prefix_caching": False,
 }  # fmt: skip
 
 
@@ -45,9 +47,23 @@ def test_every_flag_and_alias_sets_its_field(name: str) -> None:
         return
     for spelling in (name, *spec.aliases):
         option = f"-{spelling}" if len(spelling) == 1 else f"--{spelling}"
-        given = () if value is True else value if isinstance(value, tuple) else (str(value),)
+        if value is False:
+            option = option.replace("--", "--no-")
+        given = () if isinstance(value, bool) else value if isinstance(value, tuple) else (str(value),)
         assert parse(option.replace("_", "-"), *given) == expected
         assert parse(option, *given) == expected
+
+
+def test_throughput_is_measured_without_a_prefix_cache() -> None:
+    parser = argparse.ArgumentParser()
+    bench.add_to(parser.add_subparsers())
+
+    def caching(*flags: str) -> bool:
+        return read(EngineConfig, parser.parse_args(["bench", "throughput", *flags])).scheduler.enable_prefix_caching
+
+    assert not caching()
+    assert caching("--enable-prefix-caching")
+    assert parse().engine.scheduler.enable_prefix_caching
 
 
 def test_values_that_other_engines_use() -> None:

@@ -3,6 +3,7 @@
 import random
 import zlib
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,7 +18,14 @@ from support.oracles import assert_drained, assert_same
 from support.scripted import ScriptedExecutor, full_group, window_group
 
 VOCAB = 40
-SAMPLING = [{}, {"temperature": 0.0, "n": 1}, {"frequency_penalty": 0.5}, {"min_tokens": 2}, {"logprobs": 1}]
+SAMPLING = [
+    {},
+    {"temperature": 0.0, "n": 1},
+    {"frequency_penalty": 0.5},
+    {"min_tokens": 2},
+    {"logprobs": 1},
+    {"skip_reading_prefix_cache": True},
+]
 
 
 def sometimes_faulty(history):
@@ -56,6 +64,7 @@ class AnythingHappens(RuleBasedStateMachine):
             max_num_seqs=draw(st.integers(1, 6)),
             max_num_batched_tokens=draw(st.integers(chunk_align, 24)),
             long_prefill_token_threshold=draw(st.integers(1, 12)),
+            enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
         )
         self.requests = {}
         self.outcomes = {}
@@ -63,12 +72,20 @@ class AnythingHappens(RuleBasedStateMachine):
         self.aborted = set()
         self.in_flight = deque()
 
-    @rule(length=st.integers(1, 20), max_tokens=st.integers(1, 20), n=st.integers(1, 3), kind=st.sampled_from(SAMPLING))
-    def add(self, length, max_tokens, n, kind):
+    @rule(
+        start=st.integers(0, 2),
+        length=st.integers(1, 20),
+        max_tokens=st.integers(1, 20),
+        n=st.integers(1, 3),
+        kind=st.sampled_from(SAMPLING),
+        salt=st.sampled_from(["", "", "salt"]),
+    )
+    def add(self, start, length, max_tokens, n, kind, salt):
+        """Prompts that begin alike, so that blocks are shared, and end in what no other has."""
         name = f"r{len(self.requests)}"
-        prompt = [(len(self.requests) * 7 + i) % VOCAB for i in range(length)]
+        prompt = [start * 7 + i for i in range(length - 1)] + [len(self.requests) % VOCAB]
         fields = {"seed": len(self.requests), "max_tokens": max_tokens, "n": n, **kind}
-        request = make_request(name, prompt, ends=[5], **fields)
+        request = replace(make_request(name, prompt, ends=[5], **fields), cache_salt=salt)
         if length >= self.scheduler.context:
             with pytest.raises(RequestError):
                 self.scheduler.add(request)

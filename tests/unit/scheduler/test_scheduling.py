@@ -73,14 +73,14 @@ def test_an_aborted_place_and_its_blocks_are_taken_in_the_next_step():
     executor = ScriptedExecutor(num_blocks=4)
     scheduler = scheduler_for(executor)
     scheduler.add(make_request("big", range(1, 60), max_tokens=1000))
-    scheduler.add(make_request("next", range(1, 60), max_tokens=2))
+    scheduler.add(make_request("next", range(2, 61), max_tokens=2))
     for _ in range(3):
         commit(scheduler, executor)
     assert scheduler.stats().waiting == 1
     scheduler.abort("big")
     plan = scheduler.plan()
     assert [event.request_id for event in scheduler.take_events()] == ["big"]
-    assert list(plan.tokens) == list(range(1, 60))
+    assert list(plan.tokens) == list(range(2, 61))
 
 
 def test_a_slot_stays_and_is_reset_once():

@@ -1,0 +1,80 @@
+"""C08: what a prefix is called never decides what it is."""
+
+import gc
+import itertools
+from array import array
+from hashlib import sha256
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato.cache.prefix import PrefixIndex
+
+
+def prefix(index, root, *blocks):
+    found = index.root(*root)
+    for block in blocks:
+        found = index.extend(found, array("i", block).tobytes())
+    return found
+
+
+def two_bits(data):
+    return bytes([sha256(data).digest()[0] & 3])
+
+
+def test_equal_prefixes_are_one_object():
+    index = PrefixIndex()
+    assert prefix(index, (-1, "s"), [1, 2], [3, 4]) is not prefix(PrefixIndex(), (-1, "s"), [1, 2], [3, 4])
+    kept = prefix(index, (-1, "s"), [1, 2], [3, 4])
+    assert prefix(index, (-1, "s"), [1, 2], [3, 4]) is kept
+    assert prefix(index, (-1, "s"), [1, 2]) is kept.parent
+
+
+def test_all_that_kv_depends_on_makes_a_difference():
+    index = PrefixIndex()
+    cases = [
+        ((-1, ""), [1, 2], [3, 4]),
+        ((-1, ""), [3, 4], [1, 2]),
+        ((-1, ""), [1, 2], [3, 5]),
+        ((-1, ""), [1, 6], [3, 4]),
+        ((-1, "a"), [1, 2], [3, 4]),
+        ((-1, "b"), [1, 2], [3, 4]),
+        ((0, ""), [1, 2], [3, 4]),
+        ((1, "a"), [1, 2], [3, 4]),
+    ]
+    made = [prefix(index, *case) for case in cases]
+    assert len({p.digest for p in made}) == len(made)
+
+
+def test_the_polynomial_pair_differs():
+    """Add 31 to one token and take 1 from the next: equal under a hash of the form 31 * h + t."""
+    index = PrefixIndex()
+    left, right = prefix(index, (-1, ""), [5, 40, 7]), prefix(index, (-1, ""), [5 + 1, 40 - 31, 7])
+    assert left is not right
+    assert left.digest != right.digest
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "x"]), st.lists(st.integers(0, 1), max_size=5)), min_size=2, max_size=40)
+)
+def test_prefixes_are_equal_only_if_their_content_is(cases):
+    """Under a digest of two bits, in which almost all collide."""
+    index = PrefixIndex(two_bits)
+    made = [prefix(index, (-1, salt), *([bit] for bit in bits)) for salt, bits in cases]
+    for (left, a), (right, b) in itertools.combinations(zip(cases, made, strict=True), 2):
+        if left != right:
+            assert a is not b
+    assert len(index) <= 4
+
+
+def test_what_nobody_refers_to_is_forgotten():
+    index = PrefixIndex()
+    longest = prefix(index, (-1, ""), *([i] for i in range(50_000)))
+    assert len(index) == 50_001
+    middle = longest.parent
+    del longest
+    gc.collect()
+    assert len(index) == 50_000
+    del middle  # the whole chain goes, without deep recursion
+    gc.collect()
+    assert len(index) == 0

@@ -61,14 +61,6 @@ const char* x86_obstacle(Isa isa) {
   return nullptr;
 }
 
-// By the maker and not by a measurement: the choice decides the bits of an answer, so it must not vary from start to
-// start.
-const char* x86_drawback(Isa isa) {
-  const Registers maker = cpuid(0, 0);
-  const bool intel = maker.ebx == 0x756e6547 && maker.edx == 0x49656e69 && maker.ecx == 0x6c65746e;  // GenuineIntel
-  return isa == Isa::avx512_bf16 && intel ? "vdpbf16ps runs at half the rate of FMA on Intel CPUs" : nullptr;
-}
-
 #endif
 
 Isa isa_from_name(const std::string& name) {
@@ -97,15 +89,6 @@ const char* isa_obstacle(Isa isa) {
 #endif
 }
 
-const char* isa_drawback(Isa isa) {
-#if defined(__x86_64__)
-  return x86_drawback(isa);
-#else
-  static_cast<void>(isa);
-  return nullptr;
-#endif
-}
-
 Isa choose_isa(const char* forced) {
   if (forced != nullptr && *forced != '\0') {
     const Isa isa = isa_from_name(forced);
@@ -113,9 +96,8 @@ Isa choose_isa(const char* forced) {
     if (obstacle == nullptr) return isa;
     throw std::invalid_argument("ISA level '" + std::string(forced) + "' cannot be used here: " + obstacle);
   }
-  auto avoided = [](Isa isa) { return isa_obstacle(isa) != nullptr || isa_drawback(isa) != nullptr; };
   int32_t best = kIsaCount - 1;
-  while (avoided(static_cast<Isa>(best))) --best;  // portable has neither
+  while (isa_obstacle(static_cast<Isa>(best)) != nullptr) --best;  // portable has no obstacle
   return static_cast<Isa>(best);
 }
 

@@ -29,15 +29,6 @@ nb::dict isa_levels() {
   return levels;
 }
 
-nb::dict isa_drawbacks() {
-  nb::dict drawbacks;
-  for (int32_t i = 0; i < kIsaCount; ++i) {
-    const char* drawback = isa_drawback(static_cast<Isa>(i));
-    if (drawback != nullptr) drawbacks[isa_name(static_cast<Isa>(i))] = drawback;
-  }
-  return drawbacks;
-}
-
 int32_t rows_of(const Matrix& x) { return static_cast<int32_t>(x.shape(0)); }
 int32_t columns_of(const Matrix& x) { return static_cast<int32_t>(x.shape(1)); }
 
@@ -94,7 +85,6 @@ void find_faults(const std::string& isa, const Matrix& x, const Array<uint8_t, 1
 }  // namespace
 
 void bind_ops_rows(nb::module_& m) {
-  m.def("isa_drawbacks", &isa_drawbacks, "Level name to why it is used only by name here, for those that are.");
   m.def("isa_levels", &isa_levels, "Level name to None where it can be used here, else the reason why not.");
   m.def(
       "choose_isa",

@@ -12,7 +12,7 @@ from harness import Running, assert_error, running, wait_until
 from legato.core.config import EngineConfig, ServerConfig
 from legato.engine.start import start
 
-JAPAN: Any = [{"role": "user", "content": "What is the capital of Japan?"}]
+FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
 SUBJECTS = ("the sea", "bread", "prime numbers", "a cat", "snow", "the moon", "tea", "chess")
 TASKS = ("Say one fact about", "Write a rhyme about", "Translate to French:", "List three words for")
 
@@ -23,10 +23,10 @@ def server() -> Iterator[Running]:
         yield it
 
 
-def test_the_capital_of_japan(server: Running) -> None:
+def test_the_capital_of_france(server: Running) -> None:
     model = server.api.models.list().data[0].id
-    answer = server.api.chat.completions.create(model=model, messages=JAPAN, temperature=0)
-    assert answer.choices[0].message.content == "The capital of Japan is Tokyo."
+    answer = server.api.chat.completions.create(model=model, messages=FRANCE, temperature=0)
+    assert answer.choices[0].message.content == "The capital of France is Paris."
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 8
@@ -35,7 +35,7 @@ def test_the_capital_of_japan(server: Running) -> None:
 def test_scores_and_biases(server: Running) -> None:
     def ask(**more: Any) -> Any:
         reply = server.api.chat.completions.create(
-            model=server.engine.model_names[0], messages=JAPAN, temperature=0, logprobs=True, top_logprobs=5, **more
+            model=server.engine.model_names[0], messages=FRANCE, temperature=0, logprobs=True, top_logprobs=5, **more
         )
         return reply.choices[0]
 
@@ -45,12 +45,12 @@ def test_scores_and_biases(server: Running) -> None:
     for entry in entries:
         assert (entry.token, entry.logprob) == (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob)
         assert 0 >= entry.top_logprobs[0].logprob >= entry.top_logprobs[-1].logprob
-    [tokyo] = server.post("/tokenize", prompt=" Tokyo").json()["tokens"]
-    other = ask(logit_bias={str(tokyo): -100}, max_tokens=16)
+    [paris] = server.post("/tokenize", prompt=" Paris").json()["tokens"]
+    other = ask(logit_bias={str(paris): -100}, max_tokens=16)
     index = next(i for i, entry in enumerate(other.logprobs.content) if entry.token != entries[i].token)
-    assert entries[index].token == " Tokyo" == other.logprobs.content[index].top_logprobs[0].token, "scores are raw"
-    only = ask(extra_body={"allowed_token_ids": [tokyo]}, max_tokens=3)
-    assert (only.message.content, only.finish_reason) == (" Tokyo Tokyo Tokyo", "length")
+    assert entries[index].token == " Paris" == other.logprobs.content[index].top_logprobs[0].token, "scores are raw"
+    only = ask(extra_body={"allowed_token_ids": [paris]}, max_tokens=3)
+    assert (only.message.content, only.finish_reason) == (" Paris Paris Paris", "length")
 
 
 def bodies() -> list[dict[str, Any]]:

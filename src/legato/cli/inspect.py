@@ -28,7 +28,7 @@ def _run(args: argparse.Namespace) -> int:
     from legato.build.dump import dump
     from legato.build.engine_file import EngineFile
     from legato.engine.start import engine_file, memory_table
-    from legato.executor.native import NativeExecutor, isa_drawbacks, isa_levels
+    from legato.executor.native import NativeExecutor, isa_levels
 
     config = read(EngineConfig, args)
     path = engine_file(config.model)
@@ -40,7 +40,7 @@ def _run(args: argparse.Namespace) -> int:
     print("\n".join(_layouts(file)))
     native = NativeExecutor.open(path, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
     details = native.info().details
-    print("\n".join(_levels(isa_levels(), isa_drawbacks(), details["isa"])))
+    print("\n".join(_levels(isa_levels(), details["isa"])))
     print(memory_table(native.memory))
     native.close()
     print("\n".join(_summary(file, details)))
@@ -84,12 +84,11 @@ def _layouts(file: "EngineFile") -> Iterator[str]:
     yield from (f"  {layout:32} {counts[layout]:5} tensors {size / 1e6:10.2f} MB" for layout, size in sizes.items())
 
 
-def _levels(levels: "dict[str, str | None]", drawbacks: dict[str, str], chosen: str) -> Iterator[str]:
+def _levels(levels: "dict[str, str | None]", chosen: str) -> Iterator[str]:
     yield "instruction set"
     state = "usable, below the chosen one"
     for name, obstacle in levels.items():
-        word = "chosen" if name == chosen else drawbacks.get(name, state)
-        yield f"  {name:12} {obstacle or word}"
+        yield f"  {name:12} {obstacle or ('chosen' if name == chosen else state)}"
         if name == chosen:
             state = "usable, but LEGATO_ISA asks for a lower one"
 

@@ -40,9 +40,9 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
     local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     body: dict[str, object]
     if engine.inputs.has_chat_template:
-        path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
+        path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
     else:
-        path, body = "completions", {"prompt": "The capital of Japan is"}
+        path, body = "completions", {"prompt": "The capital of France is"}
     # Greedy and short: a small model that samples may talk nonsense until its context is full.
     body |= {"temperature": 0, "max_tokens": 64}
     key = " -H 'authorization: Bearer KEY'" if config.api_key or config.api_key_file else ""

@@ -16,7 +16,7 @@ from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import ExecutorInfo, StepPlan, StepResult
 from legato.executor.memory import MemoryBudget, budget, default_threads
 
-__all__ = ["NativeExecutor", "isa_drawbacks", "isa_levels"]
+__all__ = ["NativeExecutor", "isa_levels"]
 
 _PHASES = ("prepare", "forward", "sample")
 
@@ -165,12 +165,6 @@ def _kv_dtype(asked: str, plan: Plan) -> str:
 
 def _formats(plan: Plan) -> set[str]:
     return {tensor.format for tensor in plan.tensors if tensor.kind == "linear"}
-
-
-def isa_drawbacks() -> dict[str, str]:
-    """Usable levels that are slower here than the one below, and why. They are used only when asked for by name."""
-    drawbacks: dict[str, str] = _native.ops.isa_drawbacks()
-    return drawbacks
 
 
 def isa_levels() -> dict[str, str | None]:

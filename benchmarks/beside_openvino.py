@@ -16,7 +16,7 @@ from pathlib import Path
 
 from legato.bench.workloads import WORKLOADS, standard
 
-PEER = Path(__file__).parent / "peers" / "openvino_genai.py"
+PEER = Path(__file__).parent / "peers" / "run_openvino.py"
 
 
 def run_json(command: list[str]) -> dict:

@@ -1,6 +1,6 @@
 """OpenVINO GenAI on a standard workload: one JSON line of seconds. Runs in an environment that has openvino-genai.
 
-python openvino_genai.py WORK.json IR_DIR WORKLOAD
+python run_openvino.py WORK.json IR_DIR WORKLOAD
 """
 
 import json
@@ -24,9 +24,11 @@ def main() -> None:
     pipeline = genai.ContinuousBatchingPipeline(sys.argv[2], scheduler, "CPU", {})
 
     def run(batch: list[dict]) -> float:
-        configs = [
-            genai.GenerationConfig(max_new_tokens=job["max_tokens"], ignore_eos=True, do_sample=False) for job in batch
-        ]
+        configs = []
+        for job in batch:
+            config = genai.GenerationConfig()
+            config.max_new_tokens, config.ignore_eos, config.do_sample = job["max_tokens"], True, False
+            configs.append(config)
         inputs = [ov.Tensor(np.array([job["prompt"]], dtype=np.int64)) for job in batch]
         start = time.perf_counter()
         outputs = pipeline.generate(inputs, configs)

@@ -11,7 +11,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format bench parity native-test sanitize fuzz size clean
+.PHONY: help serve test lint format bench parity native-test sanitize size clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22

@@ -15,7 +15,7 @@ _PARTS: dict[str, Any] = {"groups": CacheGroup, "tensors": Tensor, "buffers": Bu
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """The plan as dicts, lists and numbers for json.dumps; ops carry their kind. `from_json` is its inverse."""
-    return asdict(plan) | {"ops": [{"op": op.kind, **asdict(op)} for op in plan.ops]}  # type: ignore[call-overload]
+    return asdict(plan) | {"ops": [{"op": op.kind, **asdict(op)} for op in plan.ops]}
 
 
 def from_json(document: Any) -> Plan:

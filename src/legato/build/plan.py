@@ -85,12 +85,16 @@ class Rope:
     factor: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
 class Op:
-    """Base of all ops. `reads` and `writes` name buffer fields, `weights` tensor fields; None values are absent."""
+    """Base of all ops. `reads` and `writes` name buffer fields, `weights` tensor fields; None values are absent.
+
+    Most ops read x and write out; the others say what they do.
+    """
 
     kind: ClassVar[str]
-    reads: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ()
 
     def named(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,7 +102,7 @@ class Op:
 
     def attrs(self) -> dict[str, object]:
         skip = {*self.reads, *self.writes, *self.weights}
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}  # type: ignore[arg-type]
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class Embed(Op):
     """out[r] = table[token of row r] * scale. out is f32."""
 
     kind: ClassVar[str] = "embed"
-    writes: ClassVar[tuple[str, ...]] = ("out",)
+    reads: ClassVar[tuple[str, ...]] = ()
     weights: ClassVar[tuple[str, ...]] = ("table",)
     out: str
     table: str
@@ -121,8 +125,6 @@ class Norm(Op):
     """
 
     kind: ClassVar[str] = "norm"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("weight", "bias")
     x: str
     out: str
@@ -142,8 +144,6 @@ class Linear(Op):
     """
 
     kind: ClassVar[str] = "linear"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("weight", "bias")
     x: str
     out: str
@@ -164,8 +164,6 @@ class HeadsToCache(Op):
     """
 
     kind: ClassVar[str] = "heads_to_cache"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("q_norm", "k_norm")
     x: str
     out: str
@@ -186,8 +184,6 @@ class Attention(Op):
     kv head h // (heads / kv_heads). x is f32; out has any activation format."""
 
     kind: ClassVar[str] = "attention"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     group: int
@@ -204,8 +200,6 @@ class SelectRows(Op):
     """out[o] = x[row of output o]: from the row domain to the out domain. Both f32."""
 
     kind: ClassVar[str] = "select_rows"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
 
@@ -215,8 +209,6 @@ class Logits(Op):
     """out = scale * (x @ weight.T + bias), out domain, f32, `vocab` wide."""
 
     kind: ClassVar[str] = "logits"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("weight", "bias")
     x: str
     out: str

@@ -38,7 +38,6 @@ class Add(Op):
 
     kind: ClassVar[str] = "add"
     reads: ClassVar[tuple[str, ...]] = ("x", "out")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     keep: float = 1.0
@@ -50,8 +49,6 @@ class Convert(Op):
     """out = x in out's activation format. x is f32."""
 
     kind: ClassVar[str] = "convert"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
 
@@ -62,7 +59,6 @@ class EmbedAdd(Op):
 
     kind: ClassVar[str] = "embed_add"
     reads: ClassVar[tuple[str, ...]] = ("out",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("table",)
     out: str
     table: str
@@ -74,8 +70,6 @@ class SoftCap(Op):
     """out = cap * tanh(x / cap). Both f32."""
 
     kind: ClassVar[str] = "soft_cap"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     cap: float
@@ -86,8 +80,6 @@ class Pool(Op):
     """The pooled vector of a sequence: out = tanh(x). Both f32, out domain."""
 
     kind: ClassVar[str] = "pool"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
 
@@ -100,8 +92,6 @@ class AxisHeadsToCache(Op):
     """HeadsToCache whose positions have one axis per section; pair i turns by the axis of the section i falls in."""
 
     kind: ClassVar[str] = "axis_heads_to_cache"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     group: int
@@ -118,8 +108,6 @@ class AlibiAttention(Op):
     """Attention with slopes[h] * (p - row) added to the score of position p."""
 
     kind: ClassVar[str] = "alibi_attention"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     group: int
@@ -137,8 +125,6 @@ class SinkAttention(Op):
     """Attention whose softmax has one more entry per head, of score sinks[h] and value 0."""
 
     kind: ClassVar[str] = "sink_attention"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("sinks",)
     x: str
     out: str
@@ -157,8 +143,6 @@ class EncoderAttention(Op):
     """Every row of a sequence sees every other; all its rows are in one step. x = [q heads | k heads | v heads]."""
 
     kind: ClassVar[str] = "encoder_attention"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     heads: int
@@ -173,7 +157,6 @@ class LatentToCache(Op):
 
     kind: ClassVar[str] = "latent_to_cache"
     reads: ClassVar[tuple[str, ...]] = ("x", "q")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("norm",)
     x: str
     q: str
@@ -197,8 +180,6 @@ class LatentAttention(Op):
     """
 
     kind: ClassVar[str] = "latent_attention"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("up",)
     x: str
     out: str
@@ -223,8 +204,6 @@ class StateSpace(Op):
     """
 
     kind: ClassVar[str] = "state_space"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("conv", "conv_bias", "a_log", "d", "dt_bias", "norm")
     x: str
     out: str
@@ -256,8 +235,6 @@ class RouteTopK(Op):
     """
 
     kind: ClassVar[str] = "route_top_k"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     top_k: int
@@ -271,8 +248,6 @@ class RouteGrouped(Op):
     DeepSeek-V3 report, section 2.1.2."""
 
     kind: ClassVar[str] = "route_grouped"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("bias",)
     x: str
     out: str
@@ -290,7 +265,6 @@ class Experts(Op):
 
     kind: ClassVar[str] = "experts"
     reads: ClassVar[tuple[str, ...]] = ("x", "routes", "out")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("gate_up", "down")
     x: str
     routes: str
@@ -307,7 +281,6 @@ class ClampedExperts(Op):
 
     kind: ClassVar[str] = "clamped_experts"
     reads: ClassVar[tuple[str, ...]] = ("x", "routes", "out")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("gate_up", "gate_up_bias", "down", "down_bias")
     x: str
     routes: str

@@ -24,8 +24,6 @@ class SparseGlu(Op):
     """out = act(relu(g - mean(g) - std(g) * q)) * u, x = [g | u] in f32, q the normal quantile of `sparsity`."""
 
     kind: ClassVar[str] = "sparse_glu"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     act: str
@@ -37,8 +35,6 @@ class NormedHeadsToCache(Op):
     """HeadsToCache that also norms v per head (rms, no weight)."""
 
     kind: ClassVar[str] = "normed_heads_to_cache"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("q_norm", "k_norm")
     x: str
     out: str
@@ -58,8 +54,6 @@ class QueryHeads(Op):
     """HeadsToCache of a layer that reads another's keys and values: x holds q heads only, nothing is written."""
 
     kind: ClassVar[str] = "query_heads"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("q_norm",)
     x: str
     out: str
@@ -75,8 +69,6 @@ class AltUpExpand(Op):
     """Streams from one: the first is x, each other one projection of x scaled to x's rms."""
 
     kind: ClassVar[str] = "altup_expand"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("projections",)
     x: str
     out: str
@@ -92,7 +84,6 @@ class AltUpPredict(Op):
     """
 
     kind: ClassVar[str] = "altup_predict"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
     writes: ClassVar[tuple[str, ...]] = ("predictions", "out")
     weights: ClassVar[tuple[str, ...]] = ("norm", "router", "coefs")
     x: str
@@ -132,7 +123,6 @@ class AltUpSpread(Op):
 
     kind: ClassVar[str] = "altup_spread"
     reads: ClassVar[tuple[str, ...]] = ("x", "out")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     out: str
     streams: int
@@ -143,8 +133,6 @@ class AltUpMerge(Op):
     """One stream from several: the mean of the first and the projected others, each scaled to the first's rms."""
 
     kind: ClassVar[str] = "altup_merge"
-    reads: ClassVar[tuple[str, ...]] = ("x",)
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("projections",)
     x: str
     out: str
@@ -158,7 +146,6 @@ class PerLayerInputs(Op):
 
     kind: ClassVar[str] = "per_layer_inputs"
     reads: ClassVar[tuple[str, ...]] = ("x", "out")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     weights: ClassVar[tuple[str, ...]] = ("norm",)
     x: str
     out: str
@@ -174,7 +161,6 @@ class PerLayerGate(Op):
 
     kind: ClassVar[str] = "per_layer_gate"
     reads: ClassVar[tuple[str, ...]] = ("x", "inputs")
-    writes: ClassVar[tuple[str, ...]] = ("out",)
     x: str
     inputs: str
     out: str

@@ -28,7 +28,7 @@ def index(kind: type[Op], n: int = 0) -> int:
 
 def with_op(kind: type[Op], n: int = 0, **changes: Any) -> Plan:
     i = index(kind, n)
-    return replace(PLAN, ops=(*PLAN.ops[:i], replace(PLAN.ops[i], **changes), *PLAN.ops[i + 1 :]))  # type: ignore[type-var]
+    return replace(PLAN, ops=(*PLAN.ops[:i], replace(PLAN.ops[i], **changes), *PLAN.ops[i + 1 :]))
 
 
 def without_op(i: int) -> Plan:

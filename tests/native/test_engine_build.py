@@ -47,12 +47,12 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_an_engine_is_built_once(model: ModelConfig, builds: list[Path]) -> None:
     said: list[tuple[str, int, int]] = []
-    path = ensure_engine(model, progress=lambda *what: said.append(what))
+    path = ensure_engine(model, progress=lambda *what: said.append(what)).path
     assert path.parent == Path(model.cache_dir or "") / "engines"
     assert path.name.startswith("small-auto-")
     assert said[-1][1] == said[-1][2] > 0
     os.utime(path, (0, 0))
-    assert ensure_engine(model) == path
+    assert ensure_engine(model).path == path
     assert builds == [path]
     assert time.time() - path.stat().st_mtime < 60  # used now, says its age
     file = EngineFile.open(path)
@@ -90,12 +90,12 @@ def changed_checkpoint(model: ModelConfig, folder: Path) -> ModelConfig:
 def test_whatever_matters_is_in_the_key(
     model: ModelConfig, tmp_path: Path, change: Callable[[ModelConfig, Path], ModelConfig]
 ) -> None:
-    first = ensure_engine(model)
-    assert ensure_engine(change(model, tmp_path)) != first
+    first = ensure_engine(model).path
+    assert ensure_engine(change(model, tmp_path)).path != first
 
 
 def test_overrides_are_in_the_file(model: ModelConfig, tmp_path: Path) -> None:
-    file = EngineFile.open(ensure_engine(replace(changed_template(model, tmp_path), max_model_len=77)))
+    file = ensure_engine(replace(changed_template(model, tmp_path), max_model_len=77))
     assert file.text_assets.chat_template == "{{ messages }}"
     assert file.plan.max_position == 77
     with pytest.raises(ConfigError, match=r"chat_template: cannot read .*none\.jinja"):
@@ -106,16 +106,16 @@ def test_overrides_are_in_the_file(model: ModelConfig, tmp_path: Path) -> None:
 def test_a_damaged_engine_is_built_again(
     model: ModelConfig, builds: list[Path], damage: Callable[[bytes], bytes]
 ) -> None:
-    path = ensure_engine(model)
+    path = ensure_engine(model).path
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert ensure_engine(model) == path
+    assert ensure_engine(model).path == path
     assert path.read_bytes() == whole
     assert builds == [path, path]
 
 
 def test_leftovers_of_a_killed_build_go(model: ModelConfig) -> None:
-    path = ensure_engine(model)
+    path = ensure_engine(model).path
     path.unlink()
     leftover = path.with_name(f".{path.name}.99.tmp")
     leftover.write_bytes(b"half")
@@ -137,15 +137,15 @@ def test_a_build_that_is_killed_is_done_again(model: ModelConfig) -> None:
     command = (sys.executable, "-c", _KILLED_BUILD, model.model, model.cache_dir or "")
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     assert [path.suffix for path in engines.glob("*legato*") if not path.name.endswith(".lock")] == [".tmp"]
-    path = ensure_engine(model)
+    path = ensure_engine(model).path
     EngineFile.open(path).verify()
     assert not list(engines.glob(".*.tmp"))
 
 
 def test_builders_of_one_file_wait_for_each_other(model: ModelConfig, builds: list[Path]) -> None:
     with ThreadPoolExecutor(4) as pool:
-        paths = set(pool.map(ensure_engine, [model] * 4))
-    assert list(paths) == builds
+        files = list(pool.map(ensure_engine, [model] * 4))
+    assert [*{file.path for file in files}] == builds
 
 
 def test_a_cache_folder_that_cannot_be_made_is_named(model: ModelConfig, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_weights_that_are_no_numbers_are_named(model: ModelConfig, name: str, fo
 
 
 def test_a_cache_that_cannot_be_written_is_named(model: ModelConfig) -> None:
-    path = ensure_engine(model)
+    path = ensure_engine(model).path
     path.unlink()
     lock = path.with_name(f".{path.name}.lock")
     lock.unlink(missing_ok=True)

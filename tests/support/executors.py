@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from legato.build.engine_file import EngineFile
 from legato.build.lower import lower
 from legato.core.config import CacheConfig, SchedulerConfig
 from legato.executor.native import NativeExecutor
@@ -34,7 +35,7 @@ def native(
     """`folder` gets the engine file."""
     path = write_tiny(folder / f"{format}.legato", source, format=format)
     return NativeExecutor.open(
-        path,
+        EngineFile.open(path),
         cache=CacheConfig(block_size=16, num_blocks=blocks, kv_cache_dtype=kv_cache_dtype),
         scheduler=SchedulerConfig(max_num_batched_tokens=rows, max_num_seqs=rows),
         threads=threads,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from legato.build.engine_file import write_engine
+from legato.build.engine_file import EngineFile, write_engine
 from legato.build.lower import lower
 from legato.build.pack import pack_tensors
 from legato.core.config import CacheConfig, SchedulerConfig
@@ -39,7 +39,7 @@ def open_native(path: Path, **changes: Any) -> NativeExecutor:
     settings = {"block_size": 16, "num_blocks": 60, "kv_cache_dtype": "auto", "max_rows": 64, "max_seqs": 64}
     settings |= {"threads": 1, "isa": None, "prefault_kv": False} | changes
     return NativeExecutor.open(
-        path,
+        EngineFile.open(path),
         cache=CacheConfig(
             block_size=settings["block_size"],
             num_blocks=settings["num_blocks"],

@@ -88,8 +88,8 @@ def open_pair(
 
     def opened(format: str, kv_dtype: str) -> NativeExecutor:
         cache = CacheConfig(num_blocks=-(-length // 16), kv_cache_dtype=kv_dtype)
-        path = engine_file(replace(model, format=format))
-        return NativeExecutor.open(path, cache=cache, scheduler=scheduler, threads=threads)
+        file = engine_file(replace(model, format=format))
+        return NativeExecutor.open(file, cache=cache, scheduler=scheduler, threads=threads)
 
     return opened("fp32", "fp32"), opened(model.format, kv_cache_dtype)
 

@@ -20,8 +20,8 @@ from legato.weights.source import Progress
 __all__ = ["build_engine", "ensure_engine"]
 
 
-def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Path:
-    """Path of the engine file for a model; builds it where the cache has none that fits.
+def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> EngineFile:
+    """The engine file of a model; builds it where the cache has none that fits.
 
     Two processes that want the same file build it once. A damaged file is built again. CheckpointError and ConfigError
     name what is wrong with the model or the request.
@@ -30,14 +30,15 @@ def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Path:
     with open_checkpoint(model.model, revision=model.revision, cache_dir=cache_dir, progress=progress) as checkpoint:
         folder = cache_dir / ENGINES
         path = folder / f"{checkpoint.name}-{model.format}-{_key(model, checkpoint)}.legato"
-        if _usable(path):
+        if (file := _usable(path)) is not None:
             Hold(path).close()  # notes that it was used now
-            return path
+            return file
         with _locked(path):
-            if not _usable(path):
-                _remove_leftovers(path)
-                build_engine(model, checkpoint, path, progress)
-    return path
+            if (file := _usable(path)) is not None:
+                return file
+            _remove_leftovers(path)
+            build_engine(model, checkpoint, path, progress)
+            return EngineFile.open(path)
 
 
 def _locked(path: Path) -> AbstractContextManager[object]:
@@ -77,15 +78,14 @@ def _contents(override: str | None) -> Iterator[str]:
             yield file.name + hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _usable(path: Path) -> bool:
-    """Whether there is a whole engine file at `path`. One that is damaged is as good as none."""
+def _usable(path: Path) -> EngineFile | None:
+    """The engine file at `path`. One that is damaged is as good as none."""
     if not path.exists():
-        return False
+        return None
     try:
-        EngineFile.open(path)
+        return EngineFile.open(path)
     except CheckpointError:
-        return False
-    return True
+        return None
 
 
 def _remove_leftovers(path: Path) -> None:

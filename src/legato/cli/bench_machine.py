@@ -110,9 +110,7 @@ def _ops(args: argparse.Namespace) -> int:
 def _quality(args: argparse.Namespace) -> int:
     from legato.bench.quality import measure, open_pair, windows
     from legato.bench.report import print_rows, write_json
-    from legato.build.engine_file import EngineFile
     from legato.engine.start import engine_file
-    from legato.tokenizer.assets import TextAssets
     from legato.tokenizer.tokenizer import Tokenizer
 
     config = read(QualityConfig, args)
@@ -122,7 +120,7 @@ def _quality(args: argparse.Namespace) -> int:
         text = "\n".join(path.read_text(encoding="utf-8") for path in args.text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"text: {error}") from None
-    assets = TextAssets.from_json(EngineFile.open(engine_file(config.model)).meta["text"])
+    assets = engine_file(config.model).text_assets
     tokens = Tokenizer(assets).encode(text, add_special_tokens=False, parse_special=False)
     texts = windows(tokens, config.window, config.max_windows)
     reference, tested = open_pair(config.model, config.kv_cache_dtype, config.threads, config.window)

@@ -26,19 +26,17 @@ def add_to(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from legato.build.dump import dump
-    from legato.build.engine_file import EngineFile
     from legato.engine.start import engine_file, memory_table
     from legato.executor.native import NativeExecutor, isa_levels
 
     config = read(EngineConfig, args)
-    path = engine_file(config.model)
-    file = EngineFile.open(path)
+    file = engine_file(config.model)
     if args.verify:
         file.verify()
     print(dump(file.plan))
     print("\n".join(_fusions(file.plan)))
     print("\n".join(_layouts(file)))
-    native = NativeExecutor.open(path, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
+    native = NativeExecutor.open(file, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
     details = native.info().details
     print("\n".join(_levels(isa_levels(), details["isa"])))
     print(memory_table(native.memory))

@@ -14,7 +14,6 @@ from legato.engine.progress import byte_progress
 from legato.executor.memory import MemoryBudget
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
-from legato.tokenizer.assets import TextAssets
 from legato.weights.cache_dir import Hold, default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
 from legato.weights.source import Progress
@@ -31,42 +30,40 @@ def start(config: EngineConfig) -> Engine:
     Downloads and builds what is not in the cache, with progress bars. CheckpointError, ConfigError.
     """
     sys.setswitchinterval(5e-4)  # seconds; the engine thread must get the interpreter back quickly
-    path = engine_file(config.model)
-    file = EngineFile.open(path)
+    file = engine_file(config.model)
     memory = ""
     with ExitStack() as resources:
-        hold = resources.enter_context(_hold(path))
+        hold = resources.enter_context(_hold(file.path))
         if config.executor == "reference":
             executor: Executor = _reference(config, file)
         else:
-            native = NativeExecutor.open(path, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
+            native = NativeExecutor.open(file, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
             executor, memory = native, memory_table(native.memory)
         resources.callback(executor.close)
-        assets = TextAssets.from_json(file.meta["text"])
-        engine = assemble(executor, assets, config, file.meta["model"], memory, hold)
+        engine = assemble(executor, file.text_assets, config, file.meta["model"], memory, hold)
         engine.loop.warm_up()
         resources.pop_all()  # they are the engine's now
     return engine
 
 
-def engine_file(model: ModelConfig) -> Path:
-    """Path of the model's engine file: the one that was named, or one from the cache, built if need be."""
+def engine_file(model: ModelConfig) -> EngineFile:
+    """The model's engine file: the one that was named, or one from the cache, built if need be."""
     if not model.model.endswith(ENGINE_SUFFIX):
         with byte_progress() as progress:
             return ensure_engine(model, progress=progress)
-    built = EngineFile.open(model.model).meta
+    file = EngineFile.open(model.model)
     for name in ("max_model_len", "tokenizer", "chat_template", "revision"):
         if getattr(model, name) is not None:
             raise ConfigError(f"{name}: {model.model} is built already; say it to `legato build`")
-    if model.format not in ("auto", built["format"]):
-        raise ConfigError(f"format: {model.model} was built as {built['format']}, not {model.format}")
-    return Path(model.model)
+    if model.format not in ("auto", file.meta["format"]):
+        raise ConfigError(f"format: {model.model} was built as {file.meta['format']}, not {model.format}")
+    return file
 
 
 def build_file(model: ModelConfig, folder: Path | None) -> Path:
     """Build a model's engine file into a folder (None: the cache) and return its path."""
     if folder is None:
-        return engine_file(model)
+        return engine_file(model).path
     folder.mkdir(parents=True, exist_ok=True)
     with byte_progress() as progress, _checkpoint(model, progress) as checkpoint:
         path = folder / f"{checkpoint.name}-{model.format}{ENGINE_SUFFIX}"

@@ -35,7 +35,7 @@ class NativeExecutor:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        file: EngineFile,
         *,
         cache: CacheConfig,
         scheduler: SchedulerConfig,
@@ -47,12 +47,12 @@ class NativeExecutor:
         isa: instruction-set level; default: $LEGATO_ISA, else the best one that this machine runs. CheckpointError
         names a file that cannot be used, ConfigError a setting that cannot.
         """
-        plan = EngineFile.open(path).plan
+        plan, path = file.plan, os.fspath(file.path)
         threads = threads or default_threads()
         kv_dtype = _kv_dtype(cache.kv_cache_dtype, plan)
         max_rows, max_seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
         try:
-            file = _native.EngineFile.open(os.fspath(path))
+            mapped = _native.EngineFile.open(path)
 
             def options(num_blocks: int) -> _native.RuntimeOptions:
                 return _native.RuntimeOptions.make(
@@ -67,11 +67,11 @@ class NativeExecutor:
                     prefault_kv=cache.prefault_kv,
                 )
 
-            need = file.memory(options(1))
+            need = mapped.memory(options(1))
             block_bytes = need.pop("bytes_per_block")
             memory = budget(need, sum(block_bytes), cache, max_seqs=max_seqs, max_position=plan.max_position)
             chosen = options(memory.num_blocks)
-            runtime = _native.Runtime(file, chosen)
+            runtime = _native.Runtime(mapped, chosen)
         except _native.EngineFileError as error:
             raise CheckpointError(str(error)) from error
         except (ValueError, MemoryError) as error:
@@ -81,7 +81,7 @@ class NativeExecutor:
             "weights": ", ".join(sorted(_formats(plan))),
             "kv_cache_dtype": kv_dtype,
             "threads": str(threads),
-            "engine_file": os.fspath(path),
+            "engine_file": path,
         }
         return cls(runtime, _info(plan, memory, block_bytes, scheduler, details), memory)
 

@@ -58,6 +58,7 @@ _SAMPLING = (
 
 def _run(args: argparse.Namespace) -> int:
     config = read(EngineConfig, args)
+    _check(args)
     prompts = _read_prompts(Path(args.file), args.chat, args.system) if args.file else None
     from legato.engine.llm import LLM
     from legato.engine.start import start
@@ -74,6 +75,17 @@ def _run(args: argparse.Namespace) -> int:
             print(f"{llm.model_name}. An empty line or Ctrl-D ends the chat, Ctrl-C stops an answer.", file=sys.stderr)
             _chat(llm, args.system, params)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Before anything is loaded. ConfigError for a flag that would do nothing, or an output that cannot be written."""
+    if args.output is not None:
+        if args.file is None:
+            raise ConfigError("output: only answers to --file are written to a file")
+        if args.output != "-" and not Path(args.output).parent.is_dir():
+            raise ConfigError(f"output: {args.output}: its folder does not exist")
+    if args.system is not None and not args.chat and (args.prompt is not None or args.file is not None):
+        raise ConfigError("system: --prompt and --file have a system message only with --chat")
 
 
 def _params(args: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
@@ -160,13 +172,11 @@ def _parse_line(line: str, where: str) -> Any:
 
 def _answer_file(llm: "LLM", prompts: list[Any], params: SamplingParams, output: str | None) -> int:
     """Answer all prompts as one batch and write one JSON line each, in their order; 1 when one failed."""
+    from legato.bench.report import write
+
     ids = [{"prompt_token_ids": llm.encode(prompt)} for prompt in prompts]
     results = llm.generate(ids, params)
-    lines = [_result_line(prompt, result) for prompt, result in zip(prompts, results, strict=True)]
-    if output in (None, "-"):
-        sys.stdout.writelines(lines)
-    else:
-        Path(output).write_text("".join(lines), encoding="utf-8")
+    write(output or "-", "".join(_result_line(*each) for each in zip(prompts, results, strict=True)))
     return int(any(answer.error for result in results for answer in result.outputs))
 
 

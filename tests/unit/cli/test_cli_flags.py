@@ -143,3 +143,20 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 def test_offline_settings_are_the_same_flags() -> None:
     config = build(EngineConfig, {"model": "m", "gpu_memory_utilization": 0.5, "dtype": "float32"})
     assert (config.model.model, config.cache.memory_utilization, config.model.format) == ("m", 0.5, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("-p x -o answers", "output: only"),
+        ("-o answers", "output: only"),
+        ("-f prompts -o nowhere/answers", "nowhere/answers: its folder"),
+        ("-p x --system s", "system: "),
+        ("-f prompts --system s", "system: "),
+    ],
+)
+def test_p5_run_refuses_what_it_could_not_do_before_it_loads(
+    arguments: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments.split()]) == 2
+    assert why in capsys.readouterr().err

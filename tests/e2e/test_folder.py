@@ -104,8 +104,10 @@ def test_what_cannot_be_loaded_is_named(folder: Path) -> None:
         LLM(str(folder), max_model_len=1000, **settings(folder))
     with pytest.raises(ConfigError, match="nonsense"):
         LLM(str(folder), nonsense=1)
-    with pytest.raises(ConfigError, match="kv_cache_dtype"):
-        LLM(str(folder), executor="reference", kv_cache_dtype="bf16", **settings(folder))
+    no_use = {"kv_cache_dtype": "bf16", "threads": 1, "kv_cache_memory": 1 << 20, "memory_utilization": 0.5}
+    for name, value in {**no_use, "prefault_kv": True}.items():
+        with pytest.raises(ConfigError, match=name):
+            LLM(str(folder), executor="reference", **{name: value}, **settings(folder))
     (folder / "tokenizer.json").unlink()
     (folder / "model.safetensors").write_bytes(b"no model")
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from legato.build.engine import build_engine, ensure_engine
 from legato.build.engine_file import EngineFile
-from legato.core.config import EngineConfig, ModelConfig
+from legato.core.config import CacheConfig, EngineConfig, ModelConfig
 from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import Executor
 from legato.engine.assemble import Engine, assemble
@@ -91,6 +91,12 @@ def _reference(config: EngineConfig, file: EngineFile) -> ReferenceExecutor:
     """The file's plan over the checkpoint's own weights."""
     if config.cache.kv_cache_dtype not in ("auto", "fp32"):
         raise ConfigError("kv_cache_dtype: the reference executor keeps its cache in fp32")
+    plain = CacheConfig()
+    for name in ("kv_cache_memory", "memory_utilization", "prefault_kv"):
+        if getattr(config.cache, name) != getattr(plain, name):
+            raise ConfigError(f"{name}: the reference executor plans no memory; num_blocks says how much it takes")
+    if config.threads is not None:
+        raise ConfigError("threads: the reference executor has no threads of its own")
     with byte_progress() as progress, _checkpoint(config.model, progress) as checkpoint:
         return ReferenceExecutor(
             file.plan,

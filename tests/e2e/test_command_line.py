@@ -132,6 +132,9 @@ def test_build_inspect_and_serve_a_built_file(tmp_path: Path) -> None:
     refused = legato("run", str(path), "-p", "x", "--max-model-len", "512")
     assert refused.returncode == 2
     assert "max_model_len" in refused.stderr
+    taken = legato("build", "-o", str(path))
+    assert taken.returncode == 2
+    assert taken.stderr == f"legato: error: output: {path}: File exists\n"
     damaged = bytearray(path.read_bytes())
     damaged[-1000] ^= 1
     path.write_bytes(damaged)

@@ -64,7 +64,10 @@ def build_file(model: ModelConfig, folder: Path | None) -> Path:
     """Build a model's engine file into a folder (None: the cache) and return its path."""
     if folder is None:
         return engine_file(model).path
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output: {folder}: {error.strerror}") from error
     with byte_progress() as progress, _checkpoint(model, progress) as checkpoint:
         path = folder / f"{checkpoint.name}-{model.format}{ENGINE_SUFFIX}"
         build_engine(model, checkpoint, path, progress)

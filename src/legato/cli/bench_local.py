@@ -32,7 +32,7 @@ def add_to(kinds: Commands) -> None:
     compare.add_argument("--rounds", type=whole, default=3, metavar="N", help="runs of each (default: 3)")
     for parser in (throughput, latency, compare):
         parser.add_argument("--json", metavar="FILE", help="write the figures; -: print them, and nothing else")
-        add_flags(parser, EngineConfig)
+        add_flags(parser, EngineConfig, without=("max_num_queued_tokens",))
         # Every round has the same prompts: with a prefix cache, all but the first would not compute them.
         parser.set_defaults(enable_prefix_caching=False)
 

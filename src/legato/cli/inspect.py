@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
+# What changes neither the file nor how much memory it takes.
+_NO_USE = (
+    *("served_model_name", "executor", "seed", "policy", "static_padding", "long_prefill_token_threshold"),
+    *("max_num_queued_reqs", "max_num_queued_tokens", "enable_prefix_caching"),
+)
+
 # Layout ids of csrc/kernels/pack.h; tables and vectors are rows as they are.
 _LAYOUTS = ("rows", "f32_panel", "f16_panel", "bf16_panel", "i8_panel", "i8_grouped", "q4_grouped")
 
@@ -21,7 +27,7 @@ _LAYOUTS = ("rows", "f32_panel", "f16_panel", "bf16_panel", "i8_panel", "i8_grou
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "inspect", "show a model's plan, layouts, memory and instruction set", _run)
     parser.add_argument("--verify", action="store_true", help="check the hash of every tensor in the engine file")
-    add_flags(parser, EngineConfig, without=("served_model_name", "executor", "seed"))
+    add_flags(parser, EngineConfig, without=_NO_USE)
 
 
 def _run(args: argparse.Namespace) -> int:

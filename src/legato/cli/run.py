@@ -38,7 +38,7 @@ def add_to(commands: Commands) -> None:
     sampling.add_argument(
         "--ignore-eos", dest="sampling_ignore_eos", action="store_true", default=None, help="go on after the end"
     )
-    add_flags(parser, EngineConfig, without=("served_model_name",))
+    add_flags(parser, EngineConfig, without=("served_model_name", "max_num_queued_tokens"))
 
 
 _FILE_HELP = (

@@ -119,7 +119,11 @@ def test_p5_what_is_missing_ends_with_2_by_name(arguments: str, capsys: pytest.C
 
 @pytest.mark.parametrize(
     "arguments",
-    ["build --served-model-name a", "inspect --executor reference", "inspect --seed 1", "run --served-model-name a"],
+    [
+        *("build --served-model-name a", "run --served-model-name a", "run --max-num-queued-tokens 9"),
+        *("inspect --executor reference", "inspect --seed 1", "inspect --policy static", "inspect --static-padding"),
+        *("inspect --max-num-queued-reqs 9", "inspect --no-enable-prefix-caching"),
+    ],
 )
 def test_p5_commands_refuse_settings_that_they_have_no_use_for(
     arguments: str, capsys: pytest.CaptureFixture[str]

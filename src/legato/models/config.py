@@ -1,7 +1,7 @@
 """config.json with every read recorded: a key that nobody read, and that could change the result, is an error."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from legato.core.errors import CheckpointError
 
@@ -79,11 +79,15 @@ class Config:
             raise self.error(key, "is missing")
         return default
 
-    def integer(self, key: str, default: Any = _REQUIRED) -> int:
+    @overload
+    def integer(self, key: str, default: int = ...) -> int: ...
+    @overload
+    def integer(self, key: str, default: None) -> int | None: ...
+    def integer(self, key: str, default: int | None = _REQUIRED) -> int | None:
         """A positive integer (or the default, whatever that is)."""
         value = self.get(key, default)
-        if value is default:
-            return value  # type: ignore[no-any-return]
+        if key not in self:
+            return default
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise self.error(key, f"is {value!r}, not a positive integer")
         if value > _LARGEST.get(key, (1 << 31) - 1):
@@ -97,16 +101,24 @@ class Config:
             raise self.error(key, f"is {value!r}, not a count")
         return value
 
-    def number(self, key: str, default: Any = _REQUIRED) -> float:
+    @overload
+    def number(self, key: str, default: float = ...) -> float: ...
+    @overload
+    def number(self, key: str, default: None) -> float | None: ...
+    def number(self, key: str, default: float | None = _REQUIRED) -> float | None:
         """A finite number."""
         value = self.get(key, default)
-        if value is default:
-            return value  # type: ignore[no-any-return]
+        if key not in self:
+            return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
             raise self.error(key, f"is {value!r}, not a finite number")
         return float(value)
 
-    def positive(self, key: str, default: Any = _REQUIRED) -> float:
+    @overload
+    def positive(self, key: str, default: float = ...) -> float: ...
+    @overload
+    def positive(self, key: str, default: None) -> float | None: ...
+    def positive(self, key: str, default: float | None = _REQUIRED) -> float | None:
         value = self.number(key, default)
         if value is not None and value <= 0:
             raise self.error(key, f"is {value!r}, not above 0")

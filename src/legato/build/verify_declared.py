@@ -6,7 +6,7 @@ from typing import Any
 from legato.build import plan_declared as ops
 from legato.build import plan_streams as streams
 from legato.build.plan import Op
-from legato.build.verify_ops import ACTIVATIONS, OpCheck
+from legato.build.verify_ops import ACTIVATIONS, OpCheck, attention, heads, heads_to_cache
 
 __all__ = ["CHECKS"]
 
@@ -38,21 +38,8 @@ def _sparse_glu(c: OpCheck, op: streams.SparseGlu) -> None:
 
 
 def _axis_heads(c: OpCheck, op: ops.AxisHeadsToCache) -> None:
-    _heads(c, op)
+    heads(c, op)
     c.require(2 * sum(op.sections) == c.plan.ropes[op.rope].dim, f"sections {op.sections} do not fill the rope")
-
-
-def _heads(c: OpCheck, op: Any) -> None:
-    c.cache(op)
-    c.buffer(op.x, (op.heads + 2 * op.kv_heads) * op.head_dim, domain="row")
-    c.buffer(op.out, op.heads * op.head_dim, domain="row")
-    c.rope(op.rope, op.head_dim)
-
-
-def _normed_heads(c: OpCheck, op: streams.NormedHeadsToCache) -> None:
-    _heads(c, op)
-    c.tensor(op.q_norm, "vector", op.head_dim)
-    c.tensor(op.k_norm, "vector", op.head_dim)
 
 
 def _query_heads(c: OpCheck, op: streams.QueryHeads) -> None:
@@ -62,20 +49,13 @@ def _query_heads(c: OpCheck, op: streams.QueryHeads) -> None:
     c.rope(op.rope, op.head_dim)
 
 
-def _attention(c: OpCheck, op: Any) -> None:
-    c.cache(op)
-    c.require(op.window == c.plan.groups[op.group].window, f"window {op.window} is not that of its cache group")
-    c.buffer(op.x, op.heads * op.head_dim, domain="row")
-    c.buffer(op.out, op.heads * op.head_dim, format=None, domain="row")
-
-
 def _alibi(c: OpCheck, op: ops.AlibiAttention) -> None:
-    _attention(c, op)
+    attention(c, op)
     c.require(len(op.slopes) == op.heads, f"{len(op.slopes)} slopes for {op.heads} heads")
 
 
 def _sinks(c: OpCheck, op: ops.SinkAttention) -> None:
-    _attention(c, op)
+    attention(c, op)
     c.tensor(op.sinks, "vector", op.heads)
 
 
@@ -206,7 +186,7 @@ CHECKS: dict[type[Op], Callable[[OpCheck, Any], None]] = {
     ops.Experts: _experts,
     ops.LatentAttention: _latent_attention,
     ops.LatentToCache: _latent_to_cache,
-    streams.NormedHeadsToCache: _normed_heads,
+    streams.NormedHeadsToCache: heads_to_cache,
     streams.PerLayerGate: _per_layer_gate,
     streams.PerLayerInputs: _per_layer_inputs,
     ops.Pool: _same,

@@ -7,9 +7,10 @@ from typing import Any
 from legato.build import plan as ops
 from legato.build.plan import Buffer, Op, Plan, Tensor
 from legato.core.errors import LegatoError
+from legato.core.types import CacheGroup
 from legato.quant.formats import FORMATS
 
-__all__ = ["CHECKS", "OpCheck", "PlanError"]
+__all__ = ["ACTIVATIONS", "CHECKS", "OpCheck", "PlanError", "attention", "heads", "heads_to_cache"]
 
 ACTIVATIONS = frozenset({"none", "silu", "gelu", "gelu_tanh", "relu"})
 
@@ -93,10 +94,8 @@ class OpCheck:
 
     def cache(self, op: Any) -> None:
         """Group, layer and head shape of an op that works on the cache."""
-        plan = self.plan
-        self.require(0 <= op.group < len(plan.groups), f"cache group {op.group} is not defined")
-        self.require(0 <= op.layer < plan.groups[op.group].num_layers, f"layer {op.layer} is not in its cache group")
-        heads, dim = plan.kv_heads[op.group], plan.head_dims[op.group]
+        self._cache_layer(op)
+        heads, dim = self.plan.kv_heads[op.group], self.plan.head_dims[op.group]
         self.require((op.kv_heads, op.head_dim) == (heads, dim), f"cache group {op.group} has {heads} heads of {dim}")
         self.require(op.heads % op.kv_heads == 0, f"{op.heads} heads do not share {op.kv_heads} KV heads")
 
@@ -106,14 +105,18 @@ class OpCheck:
 
     def state(self, op: Any, values: int, *, kind: str = "state") -> None:
         """Group and layer of an op on `values` cached values per position, or per sequence."""
-        plan = self.plan
-        self.require(0 <= op.group < len(plan.groups), f"cache group {op.group} is not defined")
-        group = plan.groups[op.group]
-        self.require(0 <= op.layer < group.num_layers, f"layer {op.layer} is not in its cache group")
-        shape = (plan.kv_heads[op.group], plan.head_dims[op.group])
+        group = self._cache_layer(op)
+        shape = (self.plan.kv_heads[op.group], self.plan.head_dims[op.group])
         self.require(
             (group.kind, shape) == (kind, (1, values)), f"cache group {op.group} does not hold {values} values"
         )
+
+    def _cache_layer(self, op: Any) -> CacheGroup:
+        """The cache group that holds the op's layer."""
+        self.require(0 <= op.group < len(self.plan.groups), f"cache group {op.group} is not defined")
+        group: CacheGroup = self.plan.groups[op.group]
+        self.require(0 <= op.layer < group.num_layers, f"layer {op.layer} is not in its cache group")
+        return group
 
 
 def _embed(c: OpCheck, op: ops.Embed) -> None:
@@ -150,16 +153,23 @@ def _linear(c: OpCheck, op: ops.Linear) -> None:
     c.require(not partial or c.format(op.out) == "f32", f"writes a part of '{op.out}', which is not f32")
 
 
-def _heads_to_cache(c: OpCheck, op: ops.HeadsToCache) -> None:
+def heads(c: OpCheck, op: Any) -> None:
+    """q, k and v heads in, q heads out, k and v to the cache; rotated."""
     c.cache(op)
     c.buffer(op.x, (op.heads + 2 * op.kv_heads) * op.head_dim, domain="row")
     c.buffer(op.out, op.heads * op.head_dim, domain="row")
-    c.tensor(op.q_norm, "vector", op.head_dim)
-    c.tensor(op.k_norm, "vector", op.head_dim)
     c.rope(op.rope, op.head_dim)
 
 
-def _attention(c: OpCheck, op: ops.Attention) -> None:
+def heads_to_cache(c: OpCheck, op: Any) -> None:
+    """`heads`, with norms of q and k."""
+    heads(c, op)
+    c.tensor(op.q_norm, "vector", op.head_dim)
+    c.tensor(op.k_norm, "vector", op.head_dim)
+
+
+def attention(c: OpCheck, op: Any) -> None:
+    """q heads in, as many heads out, over the cache."""
     c.cache(op)
     group = c.plan.groups[op.group]
     c.require(op.window == group.window, f"window {op.window}, but cache group {op.group} keeps {group.window}")
@@ -185,8 +195,8 @@ CHECKS: dict[type[Op], Callable[[OpCheck, Any], None]] = {
     ops.Embed: _embed,
     ops.Norm: _norm,
     ops.Linear: _linear,
-    ops.HeadsToCache: _heads_to_cache,
-    ops.Attention: _attention,
+    ops.HeadsToCache: heads_to_cache,
+    ops.Attention: attention,
     ops.SelectRows: _select_rows,
     ops.Logits: _logits,
 }

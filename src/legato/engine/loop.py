@@ -135,6 +135,8 @@ class EngineLoop:
 
     def _take_inbox(self) -> None:
         with self._wake:
+            if not self._inbox:
+                return
             for message in self._inbox:
                 if isinstance(message, str):
                     self._scheduler.abort(message)

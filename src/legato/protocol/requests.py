@@ -1,6 +1,7 @@
 """Bodies of /v1/completions and /v1/chat/completions."""
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -91,9 +92,9 @@ class GenerateBody(Accepted):
     def _max_tokens(self) -> int | None:
         return self.max_tokens
 
+    @abstractmethod
     def _logprobs(self) -> int | None:
         """Alternatives to report for each token; None: no log probabilities at all."""
-        raise NotImplementedError
 
 
 class CompletionBody(GenerateBody):

@@ -1,10 +1,10 @@
 """OpenAI's error object, and which status each of our errors gets."""
 
-import json
 from http import HTTPStatus
 from typing import Any
 
 from legato.core.errors import QueueFullError, RequestError
+from legato.protocol.responses import dump
 
 __all__ = ["describe", "error_body", "error_frame"]
 
@@ -39,4 +39,4 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
 def error_frame(message: str, code: str = "engine_error") -> bytes:
     """An error after the stream began: one event with an error object."""
     body = error_body(HTTPStatus.INTERNAL_SERVER_ERROR, message, code=code)
-    return b"data: " + json.dumps(body, allow_nan=False).encode() + b"\n\n"
+    return b"data: " + dump(body) + b"\n\n"

@@ -16,7 +16,7 @@ from support.scripted import ScriptedExecutor
 
 CONTEXT = 64
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-TALK = [{"role": "user", "content": "hi"}]
+TALK: Any = [{"role": "user", "content": "hi"}]
 PROBE = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -249,7 +249,7 @@ def test_a25_parts_give_the_same_prompt_as_text(server: Running, script: Script)
 
 
 def test_a_reply_may_be_sent_back(server: Running) -> None:
-    reply = server.api.chat.completions.create(model=MODEL, messages=TALK)  # type: ignore[arg-type]
+    reply = server.api.chat.completions.create(model=MODEL, messages=TALK)
     talk = [*TALK, reply.choices[0].message.model_dump(), {"role": "user", "content": "?"}]
     assert server.post(CHAT, messages=talk).status_code == 200
 

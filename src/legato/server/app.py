@@ -88,7 +88,7 @@ def _information(state: ServerState) -> Iterator[Route]:
             "owned_by": "legato",
             "root": state.model_names[0],
             "parent": None,
-            "max_model_len": state.max_model_len,
+            "max_model_len": state.inputs.max_model_len,
         }
 
     async def models(http: HttpRequest) -> Response:

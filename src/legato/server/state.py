@@ -45,8 +45,6 @@ class ServerState:
         self.model_names = tuple(model_names)
         self.max_body_bytes = max_body_bytes
         self.keep_alive_s = keep_alive_s
-        self.max_model_len = inputs.max_model_len
-        self.vocab_size = inputs.vocab_size
         self.started_s = int(time.time())
         self.draining = False
         self.open_requests = 0

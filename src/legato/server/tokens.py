@@ -20,16 +20,16 @@ def tokenize(state: ServerState, data: bytes) -> dict[str, Any]:
     texts = None
     if body.return_token_strs:
         texts = [state.tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
-    return {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens, "token_strs": texts}
+    return {"count": len(tokens), "max_model_len": state.inputs.max_model_len, "tokens": tokens, "token_strs": texts}
 
 
 def detokenize(state: ServerState, data: bytes) -> dict[str, Any]:
     """The answer to a body of /detokenize: the text with its control tokens. RequestError as above. Any thread."""
     body = parse_detokenize(data)
     state.model_name(body.model)
-    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < state.vocab_size:
+    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < state.inputs.vocab_size:
         raise RequestError(
-            f"tokens holds a token id outside the vocabulary (0 to {state.vocab_size - 1})",
+            f"tokens holds a token id outside the vocabulary (0 to {state.inputs.vocab_size - 1})",
             param="tokens",
             code="invalid_token_id",
         )

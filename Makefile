@@ -22,7 +22,7 @@ serve: $(VENV)/installed ## set up everything and serve the default model on por
 test: $(VENV)/dev $(VENV)/installed ## set up everything and run the tests
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: $(VENV)/dev $(VENV)/installed ## formatting, lint, types, layers, size
+lint: $(VENV)/dev $(VENV)/installed ## formatting, lint, types; prints what is over the size budget
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

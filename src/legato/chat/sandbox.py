@@ -64,7 +64,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = self._tojson
         self.filters |= {"#rounds": self._rounds, "#operand": self._operand, "#sliced": self._sliced}
         self.filters |= {"#joined": self._joined, "#written": self._written}
-        self.tests = {name: self._paid_test(test) for name, test in self.tests.items()}  # type: ignore
+        self.tests = {name: self._paid_test(test) for name, test in self.tests.items()}  # type: ignore[arg-type]
         self.globals = {name: self.globals[name] for name in _GLOBALS}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 

@@ -166,6 +166,7 @@ def test_opting_out_reads_nothing_and_still_serves_others():
     request = make_request("r", prompt_of(20), max_tokens=2)
     alone = make_request("r", prompt_of(20), max_tokens=2, skip_reading_prefix_cache=True)
     assert [cached(drive(scheduler, executor, [r]))[0] for r in (alone, alone, request)] == [0, 0, 16]
+    assert [plan.num_rows for plan in executor.plans if plan.resets] == [20, 20, 4]
     assert scheduler.stats().prefix_queries == 20
 
 

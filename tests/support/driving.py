@@ -54,7 +54,7 @@ def record(outcomes: Outcomes, events: Iterable[TokenEvent]) -> None:
         outcome.tokens += event.tokens
         outcome.logprobs += event.logprobs
         outcome.top_logprobs += event.top_logprobs
-        outcome.num_cached = max(outcome.num_cached, event.num_cached)
+        outcome.num_cached += event.num_cached  # said once
         outcome.finish, outcome.stop_token, outcome.error = event.finish, event.stop_token, event.error
 
 

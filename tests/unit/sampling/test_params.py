@@ -34,6 +34,7 @@ def check(**fields):
         ("allowed_token_ids", [(), (100,), (-1,), (1.5,), (True,), tuple([1] * 1025)]),
         ("ignore_eos", [1, None]),
         ("skip_special_tokens", [0]),
+        ("skip_reading_prefix_cache", [1]),
         ("include_stop_str_in_output", ["yes"]),
     ],
 )

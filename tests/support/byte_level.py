@@ -2,6 +2,7 @@
 
 from legato.tokenizer.assets import TextAssets, assets_from_gguf
 from legato.tokenizer.tokenizer import Tokenizer
+from support.tiny_tokenizers import CONTROL, byte_alphabet
 
 __all__ = ["ASSETS", "CHATML", "EOS", "TOKENIZER", "VOCAB", "byte_level_assets", "byte_tokens"]
 
@@ -15,17 +16,14 @@ CHATML = (
 
 def byte_level_assets(*, add_bos: bool = False) -> TextAssets:
     """A vocabulary of three control tokens, the 256 bytes, and a few longer pieces."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    spare = iter(range(256, 512))
-    alphabet = [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
     merges = ["h e", "l l", "he ll", "hell o", "S T", "ST O", "O P"]
     pieces = [merge.replace(" ", "") for merge in merges]
     return assets_from_gguf(
         {
             "tokenizer.ggml.model": "gpt2",
             "tokenizer.ggml.pre": "smollm",
-            "tokenizer.ggml.tokens": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet, *pieces],
-            "tokenizer.ggml.token_type": [3] * 3 + [1] * (256 + len(pieces)),
+            "tokenizer.ggml.tokens": [*CONTROL, *byte_alphabet(), *pieces],
+            "tokenizer.ggml.token_type": [3] * len(CONTROL) + [1] * (256 + len(pieces)),
             "tokenizer.ggml.merges": merges,
             "tokenizer.ggml.bos_token_id": 1,
             "tokenizer.ggml.add_bos_token": add_bos,

@@ -127,9 +127,14 @@ class Scheduler:
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
-        """Take in the result of a planned step. Steps are committed once each, in the order they were planned."""
+        """Take in the result of a planned step. Steps are committed once each, in the order they were planned.
+
+        ValueError: the result is another step's, or holds what no plan of this scheduler asks for.
+        """
         if result.step_id != plan.step_id:
             raise ValueError(f"result of step {result.step_id} given for step {plan.step_id}")
+        if result.accepted or result.drafts or result.pooled or result.transfers:
+            raise ValueError(f"result of step {result.step_id} holds drafts, pooled vectors or transfers")
         entries = self._in_flight.pop(plan.step_id)
         events = self._end_asked()
         events += commit_result(self._ledger, entries, result)

@@ -1,6 +1,8 @@
 """What goes into a step."""
 
 import pickle
+from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -244,3 +246,24 @@ def test_a_result_belongs_to_its_step():
     scheduler.commit(other, result)
     with pytest.raises(KeyError):
         scheduler.commit(other, result)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"accepted": array("i", [0])},
+        {"drafts": ((1,),)},
+        {"pooled": (array("f", [0.5]),)},
+        {"transfers": (0,)},
+    ],
+    ids=lambda extra: next(iter(extra)),
+)
+def test_a_result_that_nobody_asked_for_is_refused(extra):
+    executor = ScriptedExecutor()
+    scheduler = scheduler_for(executor)
+    scheduler.add(make_request("a", [1, 2], max_tokens=3))
+    executor.launch(plan := scheduler.plan())
+    result = executor.collect(plan.step_id)
+    with pytest.raises(ValueError, match="step 0 holds drafts, pooled vectors or transfers"):
+        scheduler.commit(plan, replace(result, **extra))
+    assert scheduler.commit(plan, result)

@@ -98,12 +98,11 @@ def _logits(s: Scope, arch: Arch, head: Head, selected: str) -> None:
     if head.tied and b.has(f"{head.name}.weight"):
         b.take(f"{head.name}.weight", shape)
     weight = b.linear("head", [source], [arch.vocab], arch.hidden, b.format_of(source, shape, lowest="int8"))
-    bias = b.vector("head.bias", [f"{head.name}.bias"], [arch.vocab]) if head.bias else None
     x = selected
     if arch.norm:
         x = b.buffer("selected_normed", arch.hidden, b.activation(weight), "out")
         s.add_norm(selected, x, arch.norm)
     logits = b.buffer("logits", arch.vocab, domain="out")
-    b.ops.append(ops.Logits(x, logits, weight, bias, head.scale))
+    b.ops.append(ops.Logits(x, logits, weight, None, head.scale))
     if head.cap is not None:
         b.ops.append(declared.SoftCap(logits, b.buffer("capped", arch.vocab, domain="out"), head.cap))

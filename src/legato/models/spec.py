@@ -190,12 +190,11 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """logits = scale * (x W^T + b), then soft-capped. Tied: the embedding's table is W, and a `name`.weight in the
-    file is not used."""
+    """logits = scale * x W^T, then soft-capped. Tied: the embedding's table is W, and a `name`.weight in the file is
+    not used."""
 
     name: str
     tied: bool
-    bias: bool = False
     scale: float = 1.0
     cap: float | None = None
 

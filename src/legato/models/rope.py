@@ -15,12 +15,7 @@ __all__ = ["alibi", "axis_rope", "long_rope", "partial_rope", "rope", "ropes_by_
 
 def rope(c: Config, dim: int) -> Rope:
     """Rope over the first `dim` values of a head."""
-    base, s = c.positive("rope_theta", 10_000.0), _section(c)
-    if s is None:
-        return Rope(dim, _default(dim, base))
-    result = _read(c, s, dim, base)
-    s.finish()
-    return result
+    return _read(c, _section(c), dim, c.positive("rope_theta", 10_000.0))
 
 
 def partial_rope(c: Config, head_dim: int, key: str, share: float) -> Rope:
@@ -31,20 +26,14 @@ def partial_rope(c: Config, head_dim: int, key: str, share: float) -> Rope:
     dim = int(head_dim * min(share, 2.0))
     if dim % 2 or not 0 < dim <= head_dim:
         raise c.error(key, f"is {share}, which gives no even part of a head of {head_dim}")
-    if s is None:
-        return Rope(dim, _default(dim, base))
-    result = _read(c, s, dim, base)
-    s.finish()
-    return result
+    return _read(c, s, dim, base)
 
 
 def ropes_by_type(c: Config, dim: int) -> dict[str, Rope]:
     """One rope per layer type, each with its own object in `rope_parameters`."""
     both, result = c.section("rope_parameters"), {}
     for kind in ("full_attention", "sliding_attention"):
-        s = both.section(kind)
-        result[kind] = _read(c, s, dim, 10_000.0)
-        s.finish()
+        result[kind] = _read(c, both.section(kind), dim, 10_000.0)
     both.finish()
     return result
 
@@ -104,13 +93,18 @@ def _section(c: Config) -> Config | None:
     return c.section(key) if key in c else None
 
 
-def _read(c: Config, s: Config, dim: int, base: float) -> Rope:
+def _read(c: Config, s: Config | None, dim: int, base: float) -> Rope:
+    """The rope that object `s` describes; without one a plain rope."""
+    if s is None:
+        return Rope(dim, _default(dim, base))
     base = s.positive("rope_theta", base)
     s.unused("type", "rope_type")
     kind = s.get("rope_type", s.get("type", "default"))
     if not isinstance(kind, str) or kind not in _KINDS:
         raise s.error("rope_type", f"is {kind!r}, not one of {', '.join(_KINDS)}")
-    return _KINDS[kind](c, s, dim, base)
+    result = _KINDS[kind](c, s, dim, base)
+    s.finish()
+    return result
 
 
 def _default(dim: int, base: float) -> tuple[float, ...]:

@@ -71,8 +71,8 @@ def dump(plan: Plan) -> str:
 
 def _op(op: Op) -> str:
     attrs = " ".join(f"{key}={_value(value)}" for key, value in op.attrs().items())
-    operands = (", ".join(op.named(names)) for names in (op.reads, op.weights))
-    return " | ".join([f"{op.kind}  {', '.join(op.named(op.writes))} <- {next(operands)}", *operands, attrs])
+    writes, reads, weights = (", ".join(op.named(names)) for names in (op.writes, op.reads, op.weights))
+    return f"{op.kind}  {writes} <- {reads} | {weights} | {attrs}"
 
 
 def _value(value: object) -> str:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from legato.build import plan as ops
 from legato.build import plan_declared as declared
 from legato.build import plan_streams as streams_ops
-from legato.build.plan import Op, Plan
+from legato.build.plan import Buffer, Op, Plan, Tensor
 from legato.build.verify_declared import CHECKS as DECLARED_CHECKS
 from legato.build.verify_ops import CHECKS as RUNNING_CHECKS
 from legato.build.verify_ops import OpCheck, PlanError
@@ -107,7 +107,7 @@ def _check_ops(plan: Plan) -> None:
         _require(name in used, f"tensor '{name}' is never used")
 
 
-def _filled_after(op: Op, where: str, filled: int, width: int, tensors: dict[str, ops.Tensor]) -> int:
+def _filled_after(op: Op, where: str, filled: int, width: int, tensors: dict[str, Tensor]) -> int:
     """Columns that hold values after `op`: stores go from left to right, and one at column 0 begins anew."""
     if not isinstance(op, ops.Linear) or op.epilogue == "glu":
         return width
@@ -133,16 +133,12 @@ def _check_cache(plan: Plan) -> None:
         _require(group.window is None or group.window > 0, f"cache group {g}: window {group.window}")
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_N = TypeVar("_N", bound=_Named)
+_N = TypeVar("_N", Buffer, Tensor)
 
 
 def _unique(what: str, items: Sequence[_N]) -> Sequence[_N]:
-    names = [item.name for item in items]
-    repeated = {name for name in names if names.count(name) > 1} if len(names) != len(set(names)) else ()
-    _require(not repeated, f"{what} '{min(repeated, default='')}' is defined twice")
+    seen: set[str] = set()
+    for item in items:
+        _require(item.name not in seen, f"{what} '{item.name}' is defined twice")
+        seen.add(item.name)
     return items

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuzz.engine_file import make, outcome, seed_file
+from fuzz.engine_file import make, outcome, seed_file, sign
 from fuzz.fuzzer import CORPUS
 from legato import _native
 from legato.build import engine_file
 from legato.build.dump import from_json, to_json
 from legato.build.encode import encode_plan
-from legato.build.engine_file import EngineFile, Section, TensorRecord, sign, write_engine
+from legato.build.engine_file import EngineFile, Section, TensorRecord, write_engine
 from legato.build.lower import lower
 from legato.build.pack import pack_tensors
 from legato.core.errors import CheckpointError, ConfigError

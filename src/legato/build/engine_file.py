@@ -20,7 +20,7 @@ from legato.build.plan import Plan
 from legato.core.errors import CheckpointError, ConfigError
 from legato.tokenizer.assets import TextAssets
 
-__all__ = ["ALIGN", "VERSION", "EngineFile", "Section", "TensorRecord", "parse_engine", "sign", "write_engine"]
+__all__ = ["ALIGN", "VERSION", "EngineFile", "Section", "TensorRecord", "parse_engine", "write_engine"]
 
 Bytes = bytes | memoryview
 
@@ -171,16 +171,6 @@ def write_engine(
         raise ConfigError(f"cannot write the engine file {path}: {reason}") from error
     finally:
         temp.unlink(missing_ok=True)
-
-
-def sign(data: bytearray) -> None:
-    """Recomputes the hashes of the header and of its readable sections in place: for tests that damage a file."""
-    for i, kind in enumerate(Section):
-        at = _HEADER.size + i * _SECTION.size
-        _, _, offset, length, _ = _SECTION.unpack_from(data, at)
-        if kind is not Section.DATA:
-            data[at + 24 : at + 56] = hashlib.sha256(data[offset : offset + length]).digest()
-    data[_HASH_AT : _HEADER.size] = _header_hash(data[:_HEADER_SIZE])
 
 
 def _write(file: BinaryIO, plan: Plan, meta: Mapping[str, Any], tensors: Iterable[tuple[TensorRecord, Bytes]]) -> None:

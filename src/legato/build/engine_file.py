@@ -19,6 +19,7 @@ from legato.build.encode import encode_plan
 from legato.build.plan import Plan
 from legato.core.errors import CheckpointError, ConfigError
 from legato.tokenizer.assets import TextAssets
+from legato.weights.cache_dir import sync_folder
 
 __all__ = ["ALIGN", "VERSION", "EngineFile", "Section", "TensorRecord", "parse_engine", "write_engine"]
 
@@ -165,7 +166,7 @@ def write_engine(
             file.flush()
             os.fsync(file.fileno())
         os.replace(temp, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         reason = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
         raise ConfigError(f"cannot write the engine file {path}: {reason}") from error
@@ -221,11 +222,3 @@ def _hash_stream(file: BinaryIO, size: int) -> bytes:
         digest.update(chunk)
         size -= len(chunk)
     return digest.digest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

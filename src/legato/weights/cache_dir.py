@@ -20,7 +20,18 @@ from typing import Self
 
 from legato.core.errors import ConfigError
 
-__all__ = ["ENGINES", "HUB", "MODELS", "CacheEntry", "Hold", "default_cache_dir", "list_cache", "prune"]
+__all__ = [
+    "ENGINES",
+    "HUB",
+    "MODELS",
+    "CacheEntry",
+    "Hold",
+    "default_cache_dir",
+    "delete",
+    "list_cache",
+    "prune",
+    "sync_folder",
+]
 
 MODELS, HUB, ENGINES = "models", "hub", "engines"
 _TRASH = ".trash-"
@@ -126,7 +137,7 @@ def _remove(path: Path, *, dry_run: bool) -> bool:
         if not dry_run:
             trash = path.with_name(f"{_TRASH}{os.getpid()}-{path.name}")
             path.rename(trash)
-            _delete(trash)
+            delete(trash)
     except (BlockingIOError, FileNotFoundError):
         return False
     finally:
@@ -138,14 +149,24 @@ def _empty_trash(cache_dir: Path) -> None:
     """Removes what a killed `prune` has left."""
     for kind in (MODELS, HUB, ENGINES):
         for path in (cache_dir / kind).glob(f"{_TRASH}*"):
-            _delete(path)
+            delete(path)
 
 
-def _delete(path: Path) -> None:
+def delete(path: Path) -> None:
+    """A file, a link, or a folder with all that is in it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names in a folder, after a rename say, are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _size(path: Path) -> int:

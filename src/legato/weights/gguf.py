@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from legato.weights.dtypes import BLOCKS, SUPPORTED, row_bytes
-from legato.weights.mapped import MappedFile
+from legato.weights.mapped import MappedFile, refuse_overlap
 from legato.weights.messages import refuse
 from legato.weights.source import RawTensor, TensorInfo
 
@@ -195,7 +195,7 @@ class GgufFile:
                 cursor.fail(f"tensor {info.name} occurs twice")
             self._infos[info.name] = info
             self._extents[info.name] = self._extent(info, offset, base, alignment)
-        self._check_overlap()
+        refuse_overlap(path, ((extent.offset, extent.end, name) for name, extent in self._extents.items()))
 
     @staticmethod
     def _counts(cursor: _Cursor) -> tuple[int, int]:
@@ -248,13 +248,6 @@ class GgufFile:
                 f"{what} needs {extent.end} bytes of file, which has {self._file.size}: the file is cut off or damaged",
             )
         return extent
-
-    def _check_overlap(self) -> None:
-        end, previous = 0, ""
-        for name, extent in sorted(self._extents.items(), key=lambda item: item[1].offset):
-            if extent.offset < end:
-                refuse(self.path, f"tensors {previous} and {name} overlap")
-            end, previous = extent.end, name
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self._infos

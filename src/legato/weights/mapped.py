@@ -1,16 +1,18 @@
-"""A file mapped read-only into memory."""
+"""A file of tensors mapped read-only into memory."""
 
 import mmap
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from legato.core.errors import CheckpointError
+from legato.weights.messages import refuse
 
-__all__ = ["MappedFile"]
+__all__ = ["MappedFile", "refuse_overlap"]
 
 
 class MappedFile:
@@ -45,3 +47,12 @@ class MappedFile:
 
     def close(self) -> None:
         self._map = None
+
+
+def refuse_overlap(file: Path, spans: Iterable[tuple[int, int, str]]) -> None:
+    """CheckpointError where two tensors of a file share bytes. spans: begin, end, name of each."""
+    last, previous = 0, ""
+    for begin, end, name in sorted(spans):
+        if begin < last:
+            refuse(file, f"tensors {previous} and {name} overlap")
+        last, previous = end, name

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from legato.weights.dtypes import row_bytes
-from legato.weights.mapped import MappedFile
+from legato.weights.mapped import MappedFile, refuse_overlap
 from legato.weights.messages import refuse, shown
 from legato.weights.source import RawTensor, TensorInfo
 
@@ -69,11 +69,7 @@ class SafetensorsFile:
             self._infos[name] = info
             self._offsets[name] = self._base + begin
             spans.append((begin, end, name))
-        last, previous = 0, ""
-        for begin, end, name in sorted(spans):
-            if begin < last:
-                refuse(path, f"tensors {previous} and {name} overlap")
-            last, previous = end, name
+        refuse_overlap(path, spans)
 
     def _header(self) -> tuple[dict[str, Any], int]:
         """The header and where the data starts."""

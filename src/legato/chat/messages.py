@@ -6,9 +6,9 @@ from typing import Any
 
 from legato.core.errors import RequestError
 
-__all__ = ["PART_SEPARATOR", "normalized"]
+__all__ = ["normalized"]
 
-PART_SEPARATOR = "\n"  # between the text parts of one message
+_PART_SEPARATOR = "\n"  # between the text parts of one message
 
 
 def normalized(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def _content(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list):
         raise RequestError(f"{where} is neither a text nor a list of parts", param=where)
-    return PART_SEPARATOR.join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+    return _PART_SEPARATOR.join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
 
 
 def _part(part: Any, where: str) -> str:

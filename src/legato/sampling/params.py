@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from legato.core.errors import RequestError
 from legato.core.types import Request, SamplingParams, SlotReset
 
-__all__ = ["GREEDY_BELOW", "LOWEST_TEMPERATURE", "MAX_CHOICES", "MAX_LOGPROBS", "slot_reset", "validate"]
+__all__ = ["slot_reset", "validate"]
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4

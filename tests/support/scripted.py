@@ -198,6 +198,8 @@ class ScriptedExecutor:
         assert all(purpose == OutputPurpose.SAMPLE for purpose in plan.out_purposes)
         assert not plan.parents
         assert not plan.out_masks
+        assert not plan.masks
+        assert not plan.copies
         typecodes = [c.typecode for c in (plan.tokens, plan.positions, plan.row_offsets, plan.seq_slots, plan.out_rows)]
         assert typecodes == ["i"] * 5
         assert all(slots.typecode == "q" for slots in plan.kv_slots)

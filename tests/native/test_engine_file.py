@@ -78,6 +78,9 @@ def test_unknown_parts_of_a_plan_are_refused() -> None:
     buffers = (replace(plan.buffers[0], format="fp8"), *plan.buffers[1:])
     with pytest.raises(ConfigError, match="no activation format 'fp8'"):
         encode_plan(replace(plan, buffers=buffers))
+    tensors = (*plan.tensors[:-1], replace(plan.tensors[-1], views=("plus_one",)))
+    with pytest.raises(ConfigError, match=f"cannot read '{tensors[-1].name}' stored as 'plus_one'"):
+        encode_plan(replace(plan, tensors=tensors))
     with pytest.raises(ValueError, match="colour"):
         from_json({**to_json(plan), "colour": 1})
 

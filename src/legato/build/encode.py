@@ -56,6 +56,9 @@ def encode_plan(plan: Plan) -> bytes:
         if group.kind not in _GROUP_KINDS:
             raise ConfigError(f"the native executor has no cache of kind {group.kind!r} (group {group.name!r})")
         parts.append(_GROUP.pack(_GROUP_KINDS[group.kind], group.window or 0, group.num_layers, kv_heads, head_dim))
+    for tensor in plan.tensors:
+        if tensor.views:
+            raise ConfigError(f"the native executor cannot read {tensor.name!r} stored as {max(tensor.views)!r}")
     parts.extend(_BUFFER.pack(b.width, *act_format(b.format), _DOMAINS[b.domain]) for b in plan.buffers)
     for rope in plan.ropes:
         parts += _ROPE.pack(rope.dim, 0, rope.factor), struct.pack(f"<{len(rope.inv_freq)}d", *rope.inv_freq)

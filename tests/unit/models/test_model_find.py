@@ -90,11 +90,6 @@ def test_a_misspelt_key_is_refused_by_name() -> None:
         find(tiny_config("llama", atention_bias=True), "config.json")
 
 
-def test_quantized_checkpoints_of_other_tools_are_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match="'quantization_config'"):
-        find(tiny_config("llama", quantization_config={"quant_method": "awq"}), "config.json")
-
-
 def test_keys_that_do_not_matter_and_neutral_values_are_accepted() -> None:
     extra = {
         "_model_name_or_path": "x",

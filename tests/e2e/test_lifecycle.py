@@ -124,7 +124,9 @@ def test_f03_what_does_not_finish_in_time_gets_an_error() -> None:
     with serving(executor, drain_timeout=0.1) as server:
         whole = in_background(server, prompt="endless", max_tokens=3000)
         streamed = in_background(server, prompt="endless", max_tokens=3000, stream=True)
-        wait_until(lambda: len(executor.plans) > 3)
+        wait_until(lambda: server.server.client.num_open == 2)
+        begun = len(executor.plans)
+        wait_until(lambda: len(executor.plans) > begun + 3)  # the stream has had events
         drain(server)
         assert_error(whole.result(30), 503)
         stream = Streamed(streamed.result(30).text)

@@ -92,7 +92,7 @@ class EngineLoop:
 
     def warm_up(self) -> None:
         """Compute one token through the whole plan, before anything else. LegatoError when that gives no number."""
-        params = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
+        params = SamplingParams(temperature=0.0, max_tokens=1, seed=0, skip_reading_prefix_cache=True)
         self._scheduler.add(Request("warm-up", (0,), params, time.monotonic()))
         while (plan := self._scheduler.plan()) is not None:
             self._executor.launch(plan)

@@ -99,6 +99,8 @@ def test_warm_up_leaves_no_trace_and_says_when_the_model_is_broken() -> None:
     it = engine(ScriptedExecutor(vocab_size=VOCAB))
     it.loop.warm_up()
     assert not it.loop.busy
+    it.loop.step()
+    assert it.loop.stats.prefix_queries == 0
     broken = engine(ScriptedExecutor(vocab_size=VOCAB, faulty=lambda history: True))
     with pytest.raises(LegatoError, match="does not compute"):
         broken.loop.warm_up()

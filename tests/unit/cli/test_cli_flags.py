@@ -3,11 +3,12 @@
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from legato.cli import bench
-from legato.cli.flags import add_flags, normalize, read, whole
+from legato.cli.flags import _GRANTED, _VALUES, add_flags, normalize, read, whole
 from legato.cli.main import main
 from legato.core.config import EngineConfig, ServeConfig, build, flags
 from legato.core.errors import ConfigError
@@ -98,6 +99,12 @@ def test_bad_settings_are_named(name: str, value: object) -> None:
 def test_flags_of_vllm_that_ask_for_nothing_are_dropped() -> None:
     given = "serve m --tensor_parallel_size 1 -tp=1 --trust-remote-code --enforce-eager --port 1 -- --enable-lora"
     assert normalize(given.split()) == ["serve", "m", "--port", "1", "--", "--enable-lora"]
+
+
+def test_p5_flags_without_effect_are_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    accepted = [*_GRANTED, *(f"{name} {'|'.join(values)}" for name, values in _VALUES.items())]
+    assert [flag for flag in accepted if f"`{flag}`" not in page] == []
 
 
 @pytest.mark.parametrize(

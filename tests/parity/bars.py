@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.quality import Quality
+from legato.bench.quality import Quality
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "windows.npz"
 

@@ -5,20 +5,13 @@ usage: check_quality.py MODEL.gguf      Exits with status 1 where a bar does not
 
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from bars import BARS, windows
 
+from legato.bench.quality import measure
 from legato.weights.gguf_source import GgufSource
 from support.executors import native
-from support.quality import compare
-
-
-def announced(texts: list[list[int]]) -> Iterator[list[int]]:
-    for i, text in enumerate(texts, 1):
-        print(f"window {i} of {len(texts)}", file=sys.stderr, flush=True)
-        yield text
 
 
 def main() -> int:
@@ -31,15 +24,17 @@ def main() -> int:
             )
             for format in BARS
         }
-        result = compare(reference, others, announced(windows()))
-    good = True
+        texts = windows()
+        result = measure(reference, others, texts, lambda done: say(f"window {done} of {len(texts)}"))
     for format, quality in result.items():
-        bar = BARS.get(format)
-        verdict = "" if bar is None else "ok" if bar.holds(quality) else "FAILED"
-        good &= verdict != "FAILED"
-        figures = f"perplexity {quality.perplexity:7.3f}  KL {quality.kl:.5f}  same top {quality.same_top:.4f}"
-        print(f"{format:10} {figures}  {verdict}")
-    return 0 if good else 1
+        perplexity = f"perplexity {quality.perplexity:7.3f} (fp32 {quality.reference_perplexity:7.3f})"
+        verdict = "ok" if BARS[format].holds(quality) else "FAILED"
+        print(f"{format:6} {perplexity}  KL {quality.kl:.5f}  same top {quality.same_top:.4f}  {verdict}")
+    return 0 if all(BARS[format].holds(quality) for format, quality in result.items()) else 1
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ import pytest
 from bars import BARS, windows
 from prompts import GREEDY_TOKENS
 
+from legato.bench.quality import measure
 from legato.executor.native import NativeExecutor
 from legato.weights.cache_dir import default_cache_dir
 from legato.weights.open import open_checkpoint
 from legato.weights.source import TensorSource
 from support.drive import LogitsExecutor, greedy_together, logits
 from support.executors import native, reference
-from support.quality import compare
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "default_model.npz"
 LOGIT_ERROR = 1e-3
@@ -86,7 +86,7 @@ def test_formats_stay_close_to_fp32(fp32: NativeExecutor, source: TensorSource, 
         format: native(source, tmp_path, format=format, kv_cache_dtype="bf16", rows=256, blocks=80, threads=2)
         for format in BARS
     }
-    result = compare(fp32, others, [windows()[WINDOW]])
+    result = measure(fp32, others, [windows()[WINDOW]])
     for format, bar in BARS.items():
         assert bar.holds(result[format]), (format, result[format])
         assert result[format].kl > 1e-5, f"{format} is not that format"

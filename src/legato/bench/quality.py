@@ -6,7 +6,7 @@ the perplexity.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,19 +96,21 @@ def open_pair(
 
 def measure(
     reference: NativeExecutor,
-    tested: NativeExecutor,
+    tested: Mapping[str, NativeExecutor],
     texts: Sequence[Sequence[int]],
     progress: Callable[[int], None] = lambda done: None,
-) -> Quality:
-    """Run both over the windows, in the same chunks."""
-    quality = Quality()
+) -> dict[str, Quality]:
+    """Of each tested executor, by its name. All run over the windows in the same chunks."""
+    found = {name: Quality() for name in tested}
     for done, window in enumerate(texts, 1):
         for begin in range(0, len(window) - 1, CHUNK):
             tokens = window[begin : min(begin + CHUNK, len(window) - 1)]
             following = np.asarray(window[begin + 1 : begin + 1 + len(tokens)], np.int32)
-            quality.add(_log_probs(reference, tokens, begin), _log_probs(tested, tokens, begin), following)
+            expected = _log_probs(reference, tokens, begin)
+            for name, executor in tested.items():
+                found[name].add(expected, _log_probs(executor, tokens, begin), following)
         progress(done)
-    return quality
+    return found
 
 
 def _log_probs(executor: NativeExecutor, tokens: Sequence[int], begin: int) -> npt.NDArray[np.float32]:

@@ -125,7 +125,7 @@ def _quality(args: argparse.Namespace) -> int:
     texts = windows(tokens, config.window, config.max_windows)
     reference, tested = open_pair(config.model, config.kv_cache_dtype, config.threads, config.window)
     try:
-        quality = measure(reference, tested, texts, lambda done: _say(done, len(texts)))
+        [quality] = measure(reference, {"": tested}, texts, lambda done: _say(done, len(texts))).values()
         details = dict(tested.info().details)
     finally:
         reference.close()

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from legato.build import engine
+from legato.build import compile, engine
 from legato.build.engine import ensure_engine
 from legato.build.engine_file import EngineFile
 from legato.core.config import ModelConfig
 from legato.core.errors import CheckpointError, ConfigError
+from legato.engine import start
 from support.tiny_checkpoints import tensors, write_folder
 from support.tiny_tokenizers import tiny_assets
 
@@ -37,9 +38,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made: list[Path] = []
     build = engine.build_engine
 
-    def count(model: ModelConfig, checkpoint: Any, path: Path, progress: Any = None) -> None:
+    def count(model: ModelConfig, checkpoint: Any, path: Path, progress: Any, *, threads: int) -> None:
         made.append(path)
-        build(model, checkpoint, path, progress)
+        build(model, checkpoint, path, progress, threads=threads)
 
     monkeypatch.setattr(engine, "build_engine", count)
     return made
@@ -59,6 +60,23 @@ def test_an_engine_is_built_once(model: ModelConfig, builds: list[Path]) -> None
     file.verify()
     assert (file.meta["model"], file.meta["format"]) == ("small", "auto")
     assert file.text_assets.tokenizer_json
+
+
+def test_a_build_takes_no_more_threads_than_the_machine_allows(
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+    pack = compile.pack_tensors
+
+    def count(*args: Any, threads: int, **options: Any) -> Any:
+        used.append(threads)
+        return pack(*args, threads=threads, **options)
+
+    monkeypatch.setattr(compile, "pack_tensors", count)
+    monkeypatch.setattr(start, "default_threads", lambda: 3)
+    start.engine_file(model)
+    start.build_file(model, tmp_path / "out")
+    assert used == [3, 3]
 
 
 def changed_template(model: ModelConfig, folder: Path) -> ModelConfig:

@@ -1,6 +1,5 @@
 """From an open checkpoint to an engine file: model family, lowering, packing. A start from the cache needs none."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,9 @@ from legato.weights.source import Progress
 __all__ = ["compile_engine"]
 
 
-def compile_engine(model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None = None) -> None:
+def compile_engine(
+    model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None, threads: int
+) -> None:
     """Lowers and packs an open checkpoint, and writes its engine file to `path`. CheckpointError, ConfigError."""
     source = checkpoint.source
     arch = find(source.config, source.config_file)
@@ -30,7 +31,6 @@ def compile_engine(model: ModelConfig, checkpoint: Checkpoint, path: Path, progr
         "format": model.format,
         "text": _text_assets(model, checkpoint).to_json(),
     }
-    threads = len(os.sched_getaffinity(0))
     write_engine(path, plan, meta, pack_tensors(plan, source, threads=threads, progress=progress))
 
 

@@ -20,8 +20,8 @@ from legato.weights.source import Progress
 __all__ = ["build_engine", "ensure_engine"]
 
 
-def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> EngineFile:
-    """The engine file of a model; builds it where the cache has none that fits.
+def ensure_engine(model: ModelConfig, progress: Progress | None = None, *, threads: int = 1) -> EngineFile:
+    """The engine file of a model; builds it, on `threads` threads, where the cache has none that fits.
 
     Two processes that want the same file build it once. A damaged file is built again. CheckpointError and ConfigError
     name what is wrong with the model or the request.
@@ -37,7 +37,7 @@ def ensure_engine(model: ModelConfig, progress: Progress | None = None) -> Engin
             if (file := _usable(path)) is not None:
                 return file
             _remove_leftovers(path)
-            build_engine(model, checkpoint, path, progress)
+            build_engine(model, checkpoint, path, progress, threads=threads)
             return EngineFile.open(path)
 
 
@@ -50,13 +50,15 @@ def _locked(path: Path) -> AbstractContextManager[object]:
         raise ConfigError(f"cannot write to the cache folder {path.parent}: {error.strerror}") from error
 
 
-def build_engine(model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None = None) -> None:
+def build_engine(
+    model: ModelConfig, checkpoint: Checkpoint, path: Path, progress: Progress | None = None, *, threads: int = 1
+) -> None:
     """Lowers, packs and writes the engine file of an open checkpoint to `path`.
 
     The compiler (model families, lowering, packing) is loaded only now: a start from the cache does without it.
     """
     compiler = importlib.import_module("legato.build.compile")
-    compiler.compile_engine(model, checkpoint, path, progress)
+    compiler.compile_engine(model, checkpoint, path, progress, threads)
 
 
 def _key(model: ModelConfig, checkpoint: Checkpoint) -> str:

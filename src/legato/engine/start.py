@@ -11,7 +11,7 @@ from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import Executor
 from legato.engine.assemble import Engine, assemble
 from legato.engine.progress import byte_progress
-from legato.executor.memory import MemoryBudget
+from legato.executor.memory import MemoryBudget, default_threads
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
 from legato.weights.cache_dir import Hold, default_cache_dir
@@ -50,7 +50,7 @@ def engine_file(model: ModelConfig) -> EngineFile:
     """The model's engine file: the one that was named, or one from the cache, built if need be."""
     if not model.model.endswith(ENGINE_SUFFIX):
         with byte_progress() as progress:
-            return ensure_engine(model, progress=progress)
+            return ensure_engine(model, progress, threads=default_threads())
     file = EngineFile.open(model.model)
     for name in ("max_model_len", "tokenizer", "chat_template", "revision"):
         if getattr(model, name) is not None:
@@ -70,7 +70,7 @@ def build_file(model: ModelConfig, folder: Path | None) -> Path:
         raise ConfigError(f"output: {folder}: {error.strerror}") from error
     with byte_progress() as progress, _checkpoint(model, progress) as checkpoint:
         path = folder / f"{checkpoint.name}-{model.format}{ENGINE_SUFFIX}"
-        build_engine(model, checkpoint, path, progress)
+        build_engine(model, checkpoint, path, progress, threads=default_threads())
     return path
 
 

@@ -1,30 +1,12 @@
 #include "base/thread_pool.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <stdexcept>
 
+#include "base/block_signals.h"
 #include "base/float_mode.h"
 
 namespace legato {
 namespace {
-
-// Signals belong to the threads of the program, not to ours: new threads inherit this mask.
-class BlockSignals {
- public:
-  BlockSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &saved_);
-  }
-  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
-  BlockSignals(const BlockSignals&) = delete;
-  BlockSignals& operator=(const BlockSignals&) = delete;
-
- private:
-  sigset_t saved_;
-};
 
 void pause() {
 #if defined(__x86_64__)

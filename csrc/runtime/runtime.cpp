@@ -1,20 +1,16 @@
 #include "runtime/runtime.h"
 
-#include <signal.h>
-
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "base/block_signals.h"
+
 namespace legato {
 
 Runtime::Runtime(const EngineFile& file, const RuntimeOptions& options) : model_(file, options) {
-  // Signals belong to the threads of the program: the new thread inherits a mask that blocks them.
-  sigset_t all, saved;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &saved);
+  const BlockSignals block;
   thread_ = std::thread([this] { work(); });
-  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
 }
 
 Runtime::~Runtime() {

@@ -74,7 +74,7 @@ void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::st
   const auto [row_begin, row_end] = checked(rows, x.rows(), "no such rows");
   const auto [panel_begin, panel_end] = checked(panels, panel_count, "no such panels");
   const KernelTable& kernels = table(isa);
-  AlignedBuffer scratch(linear_scratch_bytes(x.view(), w));
+  AlignedBuffer scratch(kLinearScratchBytes);
   nb::gil_scoped_release release;
   const FlushDenormals flush;
   kernels.linear({x.view(), w, e}, row_begin, row_end, panel_begin, panel_end, scratch.data());
@@ -91,8 +91,7 @@ double time_call(const KernelTable& kernels, const Workload& work, int threads, 
   using Clock = std::chrono::steady_clock;
   ThreadPool pool(threads);
   std::vector<AlignedBuffer> scratch;
-  const LinearArgs& first = work.copies.front();
-  for (int t = 0; t < threads; ++t) scratch.emplace_back(linear_scratch_bytes(first.x, first.w));
+  for (int t = 0; t < threads; ++t) scratch.emplace_back(kLinearScratchBytes);
   const int32_t chunks = threads == 1 ? 1 : work.panels;
   const auto pass = [&] {
     for (const LinearArgs& args : work.copies) {

@@ -70,7 +70,7 @@ struct Epilogue {
   Acts acts;  // used when out is null
 };
 
-// Rows [row_begin, row_end) x output panels [panel_begin, panel_end) (glu: panel pairs). scratch: linear_scratch_bytes,
+// Rows [row_begin, row_end) x output panels [panel_begin, panel_end) (glu: panel pairs). scratch: kLinearScratchBytes,
 // 64-byte aligned, private to the calling thread. Store and add write the n columns of f32 `out`; glu writes all 64 of
 // each of its panels, and quantized outputs get whole panels too (0 in the pad, which has no weights).
 struct LinearArgs {
@@ -240,8 +240,9 @@ const KernelTable* kernel_table(Isa isa);
 // whose group divides the weight's (per channel: any group).
 bool linear_accepts(const Acts& x, const Weight& w);
 
-// Scratch sizes, the same for all ISA levels.
-size_t linear_scratch_bytes(const Acts& x, const Weight& w);
+// Scratch sizes, the same for all ISA levels. Of `linear`: the products of a tile, for glu of two panels, and two
+// panels' biases.
+constexpr size_t kLinearScratchBytes = 2 * (kTileRows + 1) * kPanel * sizeof(float);
 size_t attention_scratch_bytes(const KvView& kv, int32_t heads);
 int32_t attention_partial_floats(const KvView& kv);  // 16-float aligned
 

@@ -80,9 +80,6 @@ bool linear_accepts(const Acts& x, const Weight& w) {
   return false;
 }
 
-// Products of a tile, for glu of two panels, and two panels' biases.
-size_t linear_scratch_bytes(const Acts&, const Weight&) { return 2 * (kTileRows + 1) * kPanel * sizeof(float); }
-
 int32_t attention_partial_floats(const KvView& kv) { return 16 + kv.head_pad; }
 
 // Partials of every query of a full item; then, for a block of at most 8 queries, partials, scores and probabilities

@@ -58,21 +58,12 @@ size_t staging_bytes(const PlanSpec& plan, const RuntimeOptions& options) {
   return width * static_cast<size_t>(options.max_rows) * sizeof(float);
 }
 
-size_t kernel_scratch_bytes(const EngineFile& file, const RuntimeOptions& options) {
-  size_t bytes = kAlignment;
-  for (const OpSpec& op : file.plan().ops) {
-    if (op.kind == OpKind::linear || op.kind == OpKind::logits) {
-      const BufferSpec& x = file.plan().buffers[static_cast<size_t>(op.x)];
-      Acts acts{};
-      acts.type = x.type;
-      acts.k = x.width;
-      acts.k_pad = static_cast<int32_t>(round_up(static_cast<size_t>(x.width), kPanel));
-      acts.group = x.group;
-      bytes = std::max(bytes, linear_scratch_bytes(acts, file.tensors()[static_cast<size_t>(op.weight)].weight));
-    } else if (op.kind == OpKind::attention) {
-      const KvPool shape(file.plan().groups[static_cast<size_t>(op.group)], options.kv_type, options.block_size, 0);
-      bytes = std::max(bytes, attention_scratch_bytes(shape.layer(op.layer), op.heads));
-    }
+size_t kernel_scratch_bytes(const PlanSpec& plan, const RuntimeOptions& options) {
+  size_t bytes = kLinearScratchBytes;
+  for (const OpSpec& op : plan.ops) {
+    if (op.kind != OpKind::attention) continue;
+    const KvPool shape(plan.groups[static_cast<size_t>(op.group)], options.kv_type, options.block_size, 0);
+    bytes = std::max(bytes, attention_scratch_bytes(shape.layer(op.layer), op.heads));
   }
   return round_up(bytes, kAlignment);
 }
@@ -88,7 +79,7 @@ MemoryNeed memory_need(const EngineFile& file, const RuntimeOptions& options) {
   }
   const size_t sampling = static_cast<size_t>(plan.vocab) * 8 + static_cast<size_t>(plan.vocab) / 8;
   need.scratch = partial_bytes(plan, options) +
-                 static_cast<size_t>(options.threads) * (kernel_scratch_bytes(file, options) + sampling);
+                 static_cast<size_t>(options.threads) * (kernel_scratch_bytes(plan, options) + sampling);
   for (const GroupSpec& group : plan.groups) {
     need.bytes_per_block.push_back(KvPool::bytes_per_block(group, options.kv_type, options.block_size));
   }

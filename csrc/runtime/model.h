@@ -44,7 +44,7 @@ struct MemoryNeed {
 // std::invalid_argument names an option that is out of range or does not fit the file.
 void check_options(const EngineFile& file, const RuntimeOptions& options);
 MemoryNeed memory_need(const EngineFile& file, const RuntimeOptions& options);
-size_t kernel_scratch_bytes(const EngineFile& file, const RuntimeOptions& options);  // per thread
+size_t kernel_scratch_bytes(const PlanSpec& plan, const RuntimeOptions& options);  // per thread
 size_t partial_bytes(const PlanSpec& plan, const RuntimeOptions& options);
 // Attention writes activation groups itself where each lies in one head.
 bool writes_groups(const PlanSpec& plan, const OpSpec& attention);

@@ -59,7 +59,7 @@ Model::Model(const EngineFile& file, const RuntimeOptions& options)
     if (options.prefault_kv) kv_.back().prefault(pool_);
   }
   for (const RopeSpec& rope : plan_.ropes) ropes_.push_back(rope_table(rope, options.max_position, pool_));
-  const size_t scratch = kernel_scratch_bytes(file, options);
+  const size_t scratch = kernel_scratch_bytes(plan_, options);
   for (int t = 0; t < options.threads; ++t) {
     threads_.push_back({AlignedBuffer(scratch), SamplingScratch(limits_.vocab), {}});
     threads_.back().partials.resize(static_cast<size_t>(last_split(options.max_position - 1)) + 1);

@@ -85,7 +85,7 @@ void check_products(const KernelTable& kernels, const Case& c, int32_t n, Epilog
   std::vector<float> out(static_cast<size_t>(kRows * width), 1.0f);
   const Rows quantized_out(ActType::s8, 64, width, 1);
   Epilogue e = {kind, Activation::none, 1.0f, bias.data(), quantized ? nullptr : out.data(), width, quantized_out.acts};
-  AlignedBuffer scratch(linear_scratch_bytes(x.acts, w));
+  AlignedBuffer scratch(kLinearScratchBytes);
   kernels.linear({x.acts, w, e}, 0, kRows, 0, panels, scratch.data());
 
   std::vector<float> column(kK);

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/cpu_features.h"
 #include "base/float_mode.h"
 #include "base/thread_pool.h"
 #include "bindings/act_buffer.h"
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/names.h"
 #include "kernels/pack.h"
@@ -26,12 +26,8 @@ using namespace nb::literals;
 namespace legato {
 namespace {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = Array<const uint8_t, 1>;
 using Range = std::optional<std::pair<int32_t, int32_t>>;
-
-const KernelTable& table(const std::string& isa) { return *kernel_table(choose_isa(isa.c_str())); }
 
 std::pair<int32_t, int32_t> checked(const Range& range, int32_t end, const char* what) {
   const auto [first, last] = range.value_or(std::pair{0, end});
@@ -48,16 +44,21 @@ void check_outputs(const ActBuffer& x, const Epilogue& e, int32_t out_rows, int3
 }
 
 void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::string& epilogue, const std::string& act,
-                float scale, const std::optional<Floats>& bias, const std::optional<OutRows>& out,
-                const ActBuffer* out_acts, const std::string& isa, const Range& rows, const Range& panels) {
+                float scale, const OptionalVector& bias, const std::optional<OutMatrix>& out, const ActBuffer* out_acts,
+                const std::string& isa, const Range& rows, const Range& panels) {
   if (packed.shape(0) != w.panel_bytes * static_cast<size_t>(w.n_pad / kPanel))
     throw nb::value_error("packed must have weight.bytes bytes");
   if (!linear_accepts(x.view(), w)) throw nb::value_error("this weight does not take these activations");
-  if (bias && bias->shape(0) != static_cast<size_t>(w.n)) throw nb::value_error("bias must have n values");
   if (out.has_value() == (out_acts != nullptr)) throw nb::value_error("exactly one of out and out_acts is needed");
   w.panels = packed.data();
 
-  Epilogue e = {epilogue_kind(epilogue), activation(act), scale, bias ? bias->data() : nullptr, nullptr, 0, {}};
+  Epilogue e = {epilogue_kind(epilogue),
+                activation(act),
+                scale,
+                values_or_null(bias, w.n, "bias must have n values"),
+                nullptr,
+                0,
+                {}};
   int32_t panel_count = w.n_pad / kPanel;
   if (e.kind == EpilogueKind::glu) {
     if (panel_count % 2 != 0) throw nb::value_error("glu needs pairs of panels");
@@ -73,11 +74,11 @@ void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::st
   }
   const auto [row_begin, row_end] = checked(rows, x.rows(), "no such rows");
   const auto [panel_begin, panel_end] = checked(panels, panel_count, "no such panels");
-  const KernelTable& kernels = table(isa);
+  const KernelTable& table = kernels(isa);
   AlignedBuffer scratch(kLinearScratchBytes);
   nb::gil_scoped_release release;
   const FlushDenormals flush;
-  kernels.linear({x.view(), w, e}, row_begin, row_end, panel_begin, panel_end, scratch.data());
+  table.linear({x.view(), w, e}, row_begin, row_end, panel_begin, panel_end, scratch.data());
 }
 
 // Copies of one weight, so many that together they have `bytes` bytes: a step through them reads memory, not a cache.
@@ -87,7 +88,7 @@ struct Workload {
   int32_t panels;  // items of one copy
 };
 
-double time_call(const KernelTable& kernels, const Workload& work, int threads, double min_seconds) {
+double time_call(const KernelTable& table, const Workload& work, int threads, double min_seconds) {
   using Clock = std::chrono::steady_clock;
   ThreadPool pool(threads);
   std::vector<AlignedBuffer> scratch;
@@ -98,7 +99,7 @@ double time_call(const KernelTable& kernels, const Workload& work, int threads, 
       pool.run(chunks, [&](int64_t item, int thread) {
         const int32_t begin = static_cast<int32_t>(item) * work.panels / chunks;
         const int32_t end = (static_cast<int32_t>(item) + 1) * work.panels / chunks;
-        kernels.linear(args, 0, work.rows, begin, end, scratch[static_cast<size_t>(thread)].data());
+        table.linear(args, 0, work.rows, begin, end, scratch[static_cast<size_t>(thread)].data());
       });
     }
   };
@@ -137,9 +138,9 @@ double linear_bench(const Weight& shape, const std::string& act_format, int32_t 
     }
     work.copies.push_back({x.view(), w, e});
   }
-  const KernelTable& kernels = table(isa);
+  const KernelTable& table = kernels(isa);
   nb::gil_scoped_release release;
-  return time_call(kernels, work, threads, min_seconds);
+  return time_call(table, work, threads, min_seconds);
 }
 
 template <class T>

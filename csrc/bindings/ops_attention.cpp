@@ -12,6 +12,7 @@
 #include "base/float_mode.h"
 #include "bindings/act_buffer.h"
 #include "bindings/arrays.h"
+#include "runtime/kv_pool.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,35 +25,30 @@ using Ints = Array<const int32_t, 1>;
 // A pool of one layer.
 class KvCache {
  public:
-  KvCache(const std::string& dtype, int32_t blocks, int32_t block_size, int32_t kv_heads, int32_t head_dim) {
-    require(dtype == "f32" || dtype == "bf16", "dtype must be f32 or bf16");
-    require(block_size > 0 && block_size % kKvTile == 0, "block_size must be a multiple of 16");
-    require(head_dim > 0 && head_dim % 2 == 0 && head_dim <= kMaxHeadDim, "head_dim must be even and at most 512");
-    view_.type = dtype == "f32" ? KvType::f32 : KvType::bf16;
-    view_.block_size = block_size;
-    view_.tiles_per_block = block_size / kKvTile;
-    view_.kv_heads = kv_heads;
-    view_.head_dim = head_dim;
-    view_.head_pad = (head_dim + 15) / 16 * 16;
-    view_.tile_bytes = int64_t{kKvTile} * view_.head_pad * (view_.type == KvType::f32 ? 4 : 2);
-    view_.block_bytes = view_.tile_bytes * 2 * view_.tiles_per_block * kv_heads;
-    memory_ = AlignedBuffer(static_cast<size_t>(view_.block_bytes * blocks));
-    view_.base = memory_.as<uint8_t>();
-    blocks_ = blocks;
-  }
-  const KvView& view() const { return view_; }
+  KvCache(const std::string& dtype, int32_t blocks, int32_t block_size, int32_t kv_heads, int32_t head_dim)
+      : pool_(make_pool(dtype, blocks, block_size, kv_heads, head_dim)), blocks_(blocks) {}
+
+  KvView view() const { return pool_.layer(0); }
   int32_t blocks() const { return blocks_; }
 
  private:
-  KvView view_{};
+  static KvPool make_pool(const std::string& dtype, int32_t blocks, int32_t block_size, int32_t kv_heads,
+                          int32_t head_dim) {
+    require(dtype == "f32" || dtype == "bf16", "dtype must be f32 or bf16");
+    require(block_size > 0 && block_size % kKvTile == 0, "block_size must be a multiple of 16");
+    require(head_dim > 0 && head_dim % 2 == 0 && head_dim <= kMaxHeadDim, "head_dim must be even and at most 512");
+    return KvPool({0, 1, kv_heads, head_dim}, dtype == "f32" ? KvType::f32 : KvType::bf16, block_size, blocks);
+  }
+
+  KvPool pool_;
   int32_t blocks_;
-  AlignedBuffer memory_;
 };
 
 nb::object cache_bytes(nb::handle self) {
   const KvCache& cache = nb::cast<const KvCache&>(self);
-  const size_t shape[] = {static_cast<size_t>(cache.blocks()), static_cast<size_t>(cache.view().block_bytes)};
-  return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(cache.view().base, 2, shape, self));
+  const KvView view = cache.view();
+  const size_t shape[] = {static_cast<size_t>(cache.blocks()), static_cast<size_t>(view.block_bytes)};
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(view.base, 2, shape, self));
 }
 
 void heads_to_cache(const std::string& isa, const KvCache& cache, const Matrix& x, int32_t heads,

@@ -40,23 +40,9 @@ namespace {
 
 }  // namespace
 
-#define LEGATO_STRING_(x) #x
-#define LEGATO_STRING(x) LEGATO_STRING_(x)
-
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    Isa::LEGATO_ISA_NS,
-    LEGATO_STRING(LEGATO_ISA_NS),
-    embed,
-    norm,
-    quantize,
-    linear,
-    heads_to_cache,
-    attention,
-    attention_merge,
-    sample,
-    logprobs,
-    find_faults,
+    embed, norm, quantize, linear, heads_to_cache, attention, attention_merge, sample, logprobs, find_faults,
 };
 
 }  // namespace LEGATO_ISA_NS

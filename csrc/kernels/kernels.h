@@ -216,8 +216,6 @@ struct LogprobArgs {
 // --------------------------------------------------------------------------------------------------------------- table
 
 struct KernelTable {
-  Isa isa;
-  const char* name;
   void (*embed)(const EmbedArgs&, int32_t row_begin, int32_t row_end);
   void (*norm)(const NormArgs&, int32_t row_begin, int32_t row_end);
   void (*quantize)(const QuantizeArgs&, int32_t row_begin, int32_t row_end);

@@ -91,7 +91,7 @@ struct OpSpec {
 };
 
 struct PlanSpec {
-  int32_t vocab, hidden, max_position;
+  int32_t vocab, max_position;
   std::vector<GroupSpec> groups;
   std::vector<BufferSpec> buffers;
   std::vector<RopeSpec> ropes;

@@ -105,7 +105,7 @@ PlanSpec parse_plan(std::span<const uint8_t> section) {
   RecordReader in(section, "PLAN");
   PlanSpec plan{};
   plan.vocab = in.in_range("vocab", 1, kMaxDim);
-  plan.hidden = in.in_range("hidden", 1, kMaxDim);
+  in.in_range("hidden", 1, kMaxDim);  // the buffers say it too
   plan.max_position = in.in_range("max_position", 1, kMaxDim);
   const int32_t groups = in.in_range("number of cache groups", 0, 64);
   const int32_t buffers = in.in_range("number of buffers", 1, kMaxCount);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/kernels.h"
-
 namespace legato {
 namespace {
 
@@ -32,7 +30,7 @@ std::vector<AttentionPiece> whole_pieces(const StepInput& step, const AttentionS
 }  // namespace
 
 LinearSplit::LinearSplit(int32_t rows, int32_t panels, int32_t threads)
-    : rows_(rows), tile_rows_(kTileRows), tiles_((rows + kTileRows - 1) / kTileRows), units_(panels * tiles_) {
+    : rows_(rows), tiles_((rows + kTileRows - 1) / kTileRows), units_(panels * tiles_) {
   items_ = threads == 1 ? std::min<int64_t>(units_, 1) : std::min(units_, threads * kItemsPerThread);
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/kernels.h"
 #include "runtime/step.h"
 
 namespace legato {
@@ -39,11 +40,10 @@ class LinearSplit {
 
  private:
   int32_t row_of(int64_t tile) const {
-    return static_cast<int32_t>(tile * tile_rows_ < rows_ ? tile * tile_rows_ : rows_);
+    return static_cast<int32_t>(tile * kTileRows < rows_ ? tile * kTileRows : rows_);
   }
 
   int32_t rows_;
-  int32_t tile_rows_;
   int64_t tiles_;
   int64_t units_;
   int64_t items_;

@@ -27,43 +27,29 @@ extern const MachineTable kMachine;
 }  // namespace avx512_bf16
 #endif
 
-const KernelTable* kernel_table(Isa isa) {
-  switch (isa) {
-    case Isa::portable:
-      return &portable::kTable;
-#if defined(__x86_64__)
-    case Isa::avx2:
-      return &avx2::kTable;
-    case Isa::avx512:
-      return &avx512::kTable;
-    case Isa::avx512_vnni:
-      return &avx512_vnni::kTable;
-    case Isa::avx512_bf16:
-      return &avx512_bf16::kTable;
-#endif
-    default:
-      return nullptr;
-  }
-}
+namespace {
 
-const MachineTable* machine_table(Isa isa) {
-  switch (isa) {
-    case Isa::portable:
-      return &portable::kMachine;
+struct Level {
+  const KernelTable* kernels;
+  const MachineTable* machine;
+};
+
+// By Isa; null where a level was not compiled in.
+constexpr Level kLevels[kIsaCount] = {
+    {&portable::kTable, &portable::kMachine},
 #if defined(__x86_64__)
-    case Isa::avx2:
-      return &avx2::kMachine;
-    case Isa::avx512:
-      return &avx512::kMachine;
-    case Isa::avx512_vnni:
-      return &avx512_vnni::kMachine;
-    case Isa::avx512_bf16:
-      return &avx512_bf16::kMachine;
+    {&avx2::kTable, &avx2::kMachine},
+    {&avx512::kTable, &avx512::kMachine},
+    {&avx512_vnni::kTable, &avx512_vnni::kMachine},
+    {&avx512_bf16::kTable, &avx512_bf16::kMachine},
 #endif
-    default:
-      return nullptr;
-  }
-}
+};
+
+}  // namespace
+
+const KernelTable* kernel_table(Isa isa) { return kLevels[static_cast<int32_t>(isa)].kernels; }
+
+const MachineTable* machine_table(Isa isa) { return kLevels[static_cast<int32_t>(isa)].machine; }
 
 bool linear_accepts(const Acts& x, const Weight& w) {
   if (x.k != w.k || x.k_pad != w.k_pad) return false;

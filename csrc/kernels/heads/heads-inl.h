@@ -44,6 +44,7 @@ LEGATO_INLINE void write_head(const HeadsArgs& a, int32_t head, int64_t slot, co
 
 void heads_to_cache(const HeadsArgs& a, int32_t row_begin, int32_t row_end) {
   const int32_t dim = a.kv.head_dim;
+  alignas(64) float key[kMaxHeadDim] = {}, value[kMaxHeadDim] = {};  // heads write `dim` values: the pad stays zero
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* q = a.x + row * a.x_stride;
     const float* k = q + static_cast<int64_t>(a.heads) * dim;
@@ -54,7 +55,6 @@ void heads_to_cache(const HeadsArgs& a, int32_t row_begin, int32_t row_end) {
     }
     if (a.kv_slots[row] < 0) continue;
     for (int32_t h = 0; h < a.kv.kv_heads; ++h) {
-      alignas(64) float key[kMaxHeadDim] = {}, value[kMaxHeadDim] = {};
       prepare_head(a, k + h * dim, a.k_norm, cos_sin, key);
       __builtin_memcpy(value, v + h * dim, static_cast<size_t>(dim) * sizeof(float));
       write_head(a, h, a.kv_slots[row], key, value);

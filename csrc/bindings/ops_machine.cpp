@@ -68,8 +68,8 @@ double read_bandwidth(int threads, size_t bytes, const std::string& isa, double 
   if (threads < 1) throw nb::value_error("threads must be at least 1");
   constexpr size_t kParts = 16;  // a pass reads one of them; the next pass the next, which no cache holds by then
   const size_t count = static_cast<size_t>(threads);
-  const size_t lines = bytes / kAlignment / count / kParts;  // of one thread in one pass
-  if (lines == 0) throw nb::value_error("bytes must be at least 1 KiB per thread");
+  const size_t lines = bytes / kAlignment / count / kParts / kReadLines * kReadLines;  // of one thread in one pass
+  if (lines == 0) throw nb::value_error("bytes must be at least 4 KiB per thread");
   const size_t share = lines * kAlignment;
   AlignedBuffer data(share * count * kParts, Pages::huge);
   std::memset(data.data(), 1, data.size());  // else all pages are the one of zeros

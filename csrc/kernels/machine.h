@@ -15,11 +15,12 @@ struct MachineTable {
   // instruction for bf16 or bytes widens them, which is not counted here). Returns operations done: two for each
   // multiply-add. `out`, kMachineFloats values, gets what no one reads.
   double (*multiply_adds)(PeakKind kind, int64_t rounds, float* out);
-  // Reads `lines` 64-byte lines, 64-byte aligned. `out` as above.
+  // Reads `lines` 64-byte lines, 64-byte aligned and a multiple of kReadLines. `out` as above.
   void (*read)(const float* data, size_t lines, float* out);
 };
 
 constexpr int32_t kMachineFloats = 16;
+constexpr size_t kReadLines = 4;
 
 // Null when the level was not compiled in. The caller checks cpu_features.h before use.
 const MachineTable* machine_table(Isa isa);

@@ -88,10 +88,9 @@ double multiply_adds(PeakKind kind, int64_t rounds, float* out) {
 }
 
 void read(const float* data, size_t lines, float* out) {
-  constexpr size_t kStep = 4;  // lines at a time
-  constexpr size_t kVectors = kStep * 16 / kLanes;
+  constexpr size_t kVectors = kReadLines * 16 / kLanes;
   Vf sums[kVectors] = {};
-  for (size_t line = 0; line + kStep <= lines; line += kStep) {
+  for (size_t line = 0; line < lines; line += kReadLines) {
     const float* p = data + line * 16;
     __builtin_prefetch(p + 1024);
 #pragma GCC unroll 64

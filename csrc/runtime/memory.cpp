@@ -11,6 +11,12 @@ void need(bool ok, const std::string& what) {
   if (!ok) throw std::invalid_argument(what);
 }
 
+// The cache as an attention op sees it, without memory.
+KvView cache_view(const PlanSpec& plan, const RuntimeOptions& options, const OpSpec& op) {
+  const GroupSpec& group = plan.groups[static_cast<size_t>(op.group)];
+  return KvPool(group, options.kv_type, options.block_size, 0).layer(op.layer);
+}
+
 }  // namespace
 
 void check_options(const EngineFile& file, const RuntimeOptions& options) {
@@ -34,11 +40,8 @@ size_t partial_bytes(const PlanSpec& plan, const RuntimeOptions& options) {
   size_t bytes = 0;
   for (const OpSpec& op : plan.ops) {
     if (op.kind != OpKind::attention) continue;
-    KvView kv{};
-    kv.head_dim = op.head_dim;
-    kv.head_pad = static_cast<int32_t>(round_up(static_cast<size_t>(op.head_dim), 16));
     const size_t splits = static_cast<size_t>(last_split(options.max_position - 1)) + 1;
-    const size_t entry = static_cast<size_t>(attention_partial_floats(kv)) * sizeof(float);
+    const size_t entry = static_cast<size_t>(attention_partial_floats(cache_view(plan, options, op))) * sizeof(float);
     bytes = std::max(bytes, kRows * static_cast<size_t>(op.heads) * splits * entry);
   }
   return bytes;
@@ -62,8 +65,7 @@ size_t kernel_scratch_bytes(const PlanSpec& plan, const RuntimeOptions& options)
   size_t bytes = kLinearScratchBytes;
   for (const OpSpec& op : plan.ops) {
     if (op.kind != OpKind::attention) continue;
-    const KvPool shape(plan.groups[static_cast<size_t>(op.group)], options.kv_type, options.block_size, 0);
-    bytes = std::max(bytes, attention_scratch_bytes(shape.layer(op.layer), op.heads));
+    bytes = std::max(bytes, attention_scratch_bytes(cache_view(plan, options, op), op.heads));
   }
   return round_up(bytes, kAlignment);
 }

@@ -20,8 +20,7 @@ constexpr int32_t kKvTile = 16;       // KV slots of one tile; block sizes are m
 constexpr int32_t kMaxHeadDim = 512;  // largest head_dim
 constexpr int32_t kKvSplit = 256;     // attention partials cover absolute positions [256 s, 256 s + 256)
 
-// ---------------------------------------------------------------------------------------------- activations and
-// weights
+// -------------------------------------------------------------------------------------------- activations and weights
 
 enum class ActType : int32_t { f32 = 0, bf16 = 1, s8 = 2 };
 
@@ -57,9 +56,9 @@ struct Weight {
 enum class Activation : int32_t { none = 0, silu = 1, gelu = 2, gelu_tanh = 3, relu = 4 };
 enum class EpilogueKind : int32_t { store = 0, add = 1, glu = 2 };
 
-// store: out = act(y + bias), to `out` (f32) if set, else to `acts` (quantized; one 64-column panel is 64 / group
-// groups) add:   out += scale * (y + bias) glu:   panels 2 i and 2 i + 1 hold gate and up: act(gate) * up, to `out` or
-// `acts`, column panel i
+// store: act(y + bias), to `out` (f32) if set, else to `acts` (s8: one 64-column panel is 64 / group groups)
+// add:   out += scale * (y + bias)
+// glu:   panels 2 i and 2 i + 1 hold gate and up: act(gate) * up, to column panel i of `out` or `acts`
 struct Epilogue {
   EpilogueKind kind;
   Activation act;
@@ -119,8 +118,8 @@ struct QuantizeArgs {
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
 // One cache group's pool, layer `layer` selected: tile t of kv head h in block b begins at
-//   base + b * block_bytes + layer_offset + ((h * tiles_per_block + t) * 2) * tile_bytes      K, then V tile_bytes
-//   later.
+//   base + b * block_bytes + layer_offset + ((h * tiles_per_block + t) * 2) * tile_bytes
+// with K, and V tile_bytes behind.
 // head_pad is head_dim rounded up to 16; tile_bytes = 16 * head_pad * sizeof(element).
 //   K tile: [head_pad / 2][16 slots][2]   V tile: [8 slot pairs][head_pad][2]      (bf16)
 //   K tile: [head_pad][16 slots]          V tile: [16 slots][head_pad]             (f32)

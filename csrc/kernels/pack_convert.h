@@ -25,8 +25,8 @@ inline uint16_t f32_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (magnitude <
-      0x38800000u) {  // subnormal f16: units of 2^-24; adding 0.5 puts their count, rounded, in the mantissa
+  // Subnormal f16: units of 2^-24; adding 0.5 puts their count, rounded, in the mantissa.
+  if (magnitude < 0x38800000u) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

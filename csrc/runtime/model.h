@@ -34,7 +34,7 @@ struct RuntimeOptions {
 
 // Bytes that a model takes beside its KV blocks.
 struct MemoryNeed {
-  size_t weights;                        // mapped from the file
+  size_t weights;                        // copied from the file
   size_t workspace;                      // activations of the largest step
   size_t tables;                         // rotary tables
   size_t scratch;                        // of threads: kernels, attention partials, sampling
@@ -50,7 +50,6 @@ size_t partial_bytes(const PlanSpec& plan, const RuntimeOptions& options);
 bool writes_groups(const PlanSpec& plan, const OpSpec& attention);
 size_t staging_bytes(const PlanSpec& plan, const RuntimeOptions& options);
 
-// An op with every pointer that does not depend on the step filled in.
 struct SelectArgs {
   const float* x;
   float* out;
@@ -69,6 +68,7 @@ struct BoundHeads {
   HeadsArgs args;
   int32_t group;
 };
+// An op with every pointer that does not depend on the step filled in.
 struct BoundOp {
   OpKind kind;
   bool out_domain;
@@ -83,8 +83,7 @@ struct Profile {
 
 class Model {
  public:
-  // std::invalid_argument for options; std::bad_alloc.
-  // The file is copied from, and not needed afterwards.
+  // std::invalid_argument for options; std::bad_alloc. The file is copied from, and not needed afterwards.
   Model(const EngineFile& file, const RuntimeOptions& options);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

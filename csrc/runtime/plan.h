@@ -41,7 +41,7 @@ class RecordReader {
 
 enum class TensorKind : int32_t { linear = 0, table = 1, vector = 2 };
 
-// A tensor of the mapped file. Linear: `weight` with its panels. Table: rows of row_bytes in `table_type`'s layout.
+// A tensor of an engine file. Linear: `weight` with its panels. Table: rows of row_bytes in `table_type`'s layout.
 // Vector: n floats, readable up to the next multiple of 64.
 struct TensorView {
   TensorKind kind;

@@ -74,7 +74,7 @@ struct StepOutput {
   int64_t step_id = 0;
   std::vector<int32_t> tokens;            // per output row
   std::vector<float> logprobs;            // per output row, NaN where not asked for
-  std::vector<TopLogprobs> top_logprobs;  // per output row; empty when no row asked
+  std::vector<TopLogprobs> top_logprobs;  // per output row, of no tokens where not asked for
   std::vector<uint8_t> faults;            // per row
   int64_t prepare_ns = 0, forward_ns = 0, sample_ns = 0;
   std::string error;  // not empty: the step failed as a whole

@@ -1,7 +1,7 @@
 // Log probabilities of one row, from the raw logits.
 
-// ln(x) for x >= 1 and finite; NaN for NaN. x = 2^e m with m in [sqrt(1/2), sqrt(2)], ln(m) = 2 artanh((m - 1)/(m +
-// 1)).
+// ln(x) for x >= 1 and finite; NaN for NaN.
+// x = 2^e m with m in [sqrt(1/2), sqrt(2)], ln(m) = 2 artanh((m - 1) / (m + 1)).
 LEGATO_INLINE double natural_log(double x) {
   if (!(x >= 1.0)) return static_cast<double>(__builtin_nanf(""));
   uint64_t bits = __builtin_bit_cast(uint64_t, x);

@@ -1,5 +1,7 @@
 // 8 lanes: AVX2, FMA, F16C.
 
+#include "kernels/simd_x86-inl.h"
+
 using Vf = __m256;
 constexpr int kLanes = 8;
 constexpr uint32_t kAllLanes = 0xffu;
@@ -39,17 +41,6 @@ LEGATO_INLINE Vf select(uint32_t bits, Vf a, Vf b) {
   const __m256i lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   const __m256i chosen = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane_bit);
   return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpeq_epi32(chosen, lane_bit)));
-}
-
-LEGATO_INLINE float sum(Vf v) {
-  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-  return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
-}
-LEGATO_INLINE float largest(Vf v) {
-  const __m128 b = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
-  return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
 }
 
 LEGATO_INLINE Vf load_bf16(const uint16_t* p) {

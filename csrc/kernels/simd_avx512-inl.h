@@ -1,5 +1,7 @@
 // 16 lanes: AVX-512 F, BW, VL, DQ, and what the level adds.
 
+#include "kernels/simd_x86-inl.h"
+
 using Vf = __m512;
 constexpr int kLanes = 16;
 constexpr uint32_t kAllLanes = 0xffffu;
@@ -28,18 +30,8 @@ LEGATO_INLINE uint32_t less_bits(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _
 LEGATO_INLINE Vf select(uint32_t bits, Vf a, Vf b) { return _mm512_mask_mov_ps(b, static_cast<__mmask16>(bits), a); }
 
 LEGATO_INLINE __m256 upper_half(__m512 v) { return _mm512_extractf32x8_ps(v, 1); }
-LEGATO_INLINE float sum(Vf v) {
-  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), upper_half(v));
-  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-  return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
-}
-LEGATO_INLINE float largest(Vf v) {
-  const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), upper_half(v));
-  const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
-  return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
-}
+LEGATO_INLINE float sum(Vf v) { return sum(_mm256_add_ps(_mm512_castps512_ps256(v), upper_half(v))); }
+LEGATO_INLINE float largest(Vf v) { return largest(_mm256_max_ps(_mm512_castps512_ps256(v), upper_half(v))); }
 
 LEGATO_INLINE Vf load_bf16(const uint16_t* p) {
   const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

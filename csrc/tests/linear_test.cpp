@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "base/aligned.h"
-#include "base/cpu_features.h"
 #include "kernels/pack.h"
-#include "tests/check.h"
+#include "tests/levels.h"
 
 using namespace legato;
 
@@ -102,15 +101,13 @@ void check_products(const KernelTable& kernels, const Case& c, int32_t n, Epilog
 }  // namespace
 
 int main() {
-  for (int32_t level = 0; level < kIsaCount; ++level) {
-    if (isa_obstacle(static_cast<Isa>(level)) != nullptr) continue;
-    const KernelTable& kernels = *kernel_table(static_cast<Isa>(level));
+  for (const KernelTable* kernels : usable_levels()) {
     for (const Case& c : kCases) {
       for (const bool quantized : {false, true}) {
-        check_products(kernels, c, 65, EpilogueKind::store, quantized);
-        check_products(kernels, c, 128, EpilogueKind::glu, quantized);
+        check_products(*kernels, c, 65, EpilogueKind::store, quantized);
+        check_products(*kernels, c, 128, EpilogueKind::glu, quantized);
       }
-      check_products(kernels, c, 65, EpilogueKind::add, false);
+      check_products(*kernels, c, 65, EpilogueKind::add, false);
     }
   }
   return 0;

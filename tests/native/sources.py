@@ -4,21 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from levels import from_bf16, to_bf16
 
-__all__ = ["SOURCES", "bf16_bits", "bf16_values", "make_rows"]
+__all__ = ["SOURCES", "make_rows"]
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
-
-
-def bf16_bits(x: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """float32 to bfloat16, to nearest even (finite values only)."""
-    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def bf16_values(bits: npt.NDArray[np.uint16]) -> Floats:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _f32(x: Floats) -> tuple[Bytes, Floats]:
@@ -31,8 +22,8 @@ def _f16(x: Floats) -> tuple[Bytes, Floats]:
 
 
 def _bf16(x: Floats) -> tuple[Bytes, Floats]:
-    bits = bf16_bits(x)
-    return bits.view(np.uint8), bf16_values(bits)
+    bits = to_bf16(x)
+    return bits.view(np.uint8), from_bf16(bits)
 
 
 def _blocks(x: Floats) -> Floats:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from sources import SOURCES, bf16_bits, bf16_values, make_rows
+from levels import from_bf16, round_bf16, to_bf16
+from sources import SOURCES, make_rows
 
 from legato import _native
 
@@ -39,7 +40,7 @@ def test_dequantize_is_exact(dtype):
 @pytest.mark.parametrize(("dtype", "bits"), [("F16", np.float16), ("BF16", np.uint16)])
 def test_every_16_bit_number_dequantizes(dtype, bits):
     every = np.arange(65536, dtype=np.uint16).reshape(1, -1)
-    expected = every.view(np.float16).astype(np.float32) if bits is np.float16 else bf16_values(every)
+    expected = every.view(np.float16).astype(np.float32) if bits is np.float16 else from_bf16(every)
     out = np.empty((1, 65536), np.float32)
     _native.dequantize(dtype, every.view(np.uint8), out)
     np.testing.assert_array_equal(out, expected)
@@ -73,7 +74,7 @@ def test_layouts_are_as_drawn():
 
     weight = _native.describe_weight("bf16", 70, 100)
     panels = pack(weight, ("F32", rows)).view(np.uint16).reshape(2, 64, 64, 2)
-    np.testing.assert_array_equal(panels, bf16_bits(padded).reshape(2, 64, 64, 2).transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(panels, to_bf16(padded).reshape(2, 64, 64, 2).transpose(0, 2, 1, 3))
 
     rows, _ = make_rows("Q4_1", 64, 64)
     weight = _native.describe_weight("q4", 64, 64, group=32, has_min=True)
@@ -104,7 +105,7 @@ def test_pad_holds_the_zero_point(type_, code):
 def test_bf16_rounds_to_nearest_even(dtype):
     rows, values = make_rows(dtype, 70, 96)
     weight = _native.describe_weight("bf16", 70, 96)
-    np.testing.assert_array_equal(unpack(weight, pack(weight, (dtype, rows))), bf16_values(bf16_bits(values)))
+    np.testing.assert_array_equal(unpack(weight, pack(weight, (dtype, rows))), round_bf16(values))
 
 
 @pytest.mark.parametrize("dtype", SOURCES)

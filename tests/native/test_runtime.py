@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 import legato._native as native
 from legato.build.lower import lower
@@ -21,7 +22,6 @@ from support.drive import GREEDY, greedy, logits, run, step
 from support.tiny_engines import open_native, tiny_engine, write_tiny
 from support.tiny_models import MemorySource, tiny_config, tiny_source
 
-LEVELS = [name for name, obstacle in native.ops.isa_levels().items() if obstacle is None]
 TOKENS = [int(t) for t in np.random.RandomState(5).randint(0, 80, 50)]
 
 # Family, checkpoint dtype, asked format, and the bound of the root mean square error relative to the deviation of the

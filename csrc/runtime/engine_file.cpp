@@ -27,7 +27,6 @@ constexpr size_t kHashAt = 32;  // in the header
 constexpr size_t kSectionSize = 64;
 constexpr size_t kHeadSize = kHeaderSize + kSections * kSectionSize;
 constexpr size_t kTensorRecord = 96;
-constexpr int64_t kMaxDim = 1 << 26;
 
 enum SectionKind : uint32_t { kMeta = 1, kPlan = 2, kTensors = 3, kData = 4 };
 

@@ -11,6 +11,9 @@
 
 namespace legato {
 
+// Largest size in a file: far above any model, and low enough that no product of two of them overflows 64 bits.
+constexpr int64_t kMaxDim = 1 << 26;
+
 // A file that cannot be used; the message says what is wrong with it.
 class EngineFileError : public std::runtime_error {
  public:

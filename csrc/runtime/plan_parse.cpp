@@ -7,8 +7,6 @@
 namespace legato {
 namespace {
 
-// Far above any model, and low enough that no product of two of them overflows 64 bits.
-constexpr int64_t kMaxDim = 1 << 26;
 constexpr int64_t kMaxCount = 1 << 16;
 
 OpSpec parse_op(RecordReader& in, const PlanSpec& plan, int64_t tensors) {

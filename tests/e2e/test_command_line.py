@@ -62,13 +62,14 @@ def test_f03_sigterm_lets_a_stream_finish_and_leaves_nothing_behind() -> None:
         assert stream.done
         assert stream.choices()[0]["finish_reason"] == "length"
         assert process.wait(20) == 0
+        assert "SIGTERM: draining 1 requests" in process.communicate(timeout=20)[1]
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
 
 
 def test_f03_the_drain_ends_in_time_and_a_second_signal_ends_at_once() -> None:
     body = {"prompt": "Count:", "max_tokens": 4000, "ignore_eos": True, "stream": True}
-    with served("--drain-timeout", "0.2") as (process, url, _):
+    with served("--drain-timeout", "0.2", "--log-level", "error") as (process, url, _):
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
             lines = response.iter_lines()
             first = next(lines)
@@ -76,6 +77,7 @@ def test_f03_the_drain_ends_in_time_and_a_second_signal_ends_at_once() -> None:
             stream = Streamed("\n".join([first, *lines]) + "\n")
         assert "shutting down" in stream.chunks[-1]["error"]["message"]
         assert process.wait(20) == 0
+        assert "drain" not in process.communicate(timeout=20)[1], "information and warnings are left out"
     with (
         served() as (process, url, _),
         httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response,

@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from harness import MODEL, Running, Script, Streamed, assert_error, serving, wait_until
+from harness import MODEL, Running, Script, Streamed, assert_error, running, serving, wait_until
 
-from legato.core.config import SchedulerConfig
-from support.byte_level import VOCAB, byte_level_assets, byte_tokens
+from legato.core.config import EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from legato.engine.assemble import assemble
+from support.byte_level import ASSETS, VOCAB, byte_level_assets, byte_tokens
 from support.scripted import ScriptedExecutor
 
 CONTEXT = 64
@@ -261,6 +262,15 @@ def test_unknown_models(server: Running) -> None:
         server.api.models.retrieve("gpt-9")
     assert [model.id for model in server.api.models.list()] == [MODEL]
     assert server.api.models.retrieve(MODEL).id == MODEL
+
+
+def test_names_that_clients_use(script: Script) -> None:
+    config = EngineConfig(model=ModelConfig(served_model_name=("one", "two")))
+    engine = assemble(ScriptedExecutor(vocab_size=VOCAB, emit=script), ASSETS, config, MODEL)
+    with running(engine, ServerConfig(port=0)) as server:
+        assert [model.id for model in server.api.models.list()] == ["one", "two"]
+        assert [server.complete("hi", **asked)["model"] for asked in ({}, {"model": "two"})] == ["one", "two"]
+        assert_error(server.post(COMPLETIONS, model=MODEL, prompt="hi"), 404, code="model_not_found")
 
 
 def test_paths_and_methods_that_do_not_exist(server: Running) -> None:

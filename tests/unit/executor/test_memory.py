@@ -72,6 +72,8 @@ def test_the_pool_takes_what_the_margin_leaves() -> None:
     assert sum(size for name, size in found.rows() if name != "available") == found.available
     assert found.sequences(8192) == found.num_blocks / 512
     assert f"{found.num_blocks / 64:,.1f} of 1,024 tokens" in found.fits()
+    half = CacheConfig(memory_utilization=0.5)
+    assert budget(PARTS, GIB // 64, half, max_seqs=64, max_position=8192, available=16 * GIB).num_blocks == 5 * 64
 
 
 def test_the_pool_is_not_larger_than_all_sequences_together() -> None:

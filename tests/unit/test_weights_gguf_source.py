@@ -13,7 +13,7 @@ from legato.core.errors import CheckpointError
 from legato.executor.reference import ReferenceExecutor
 from legato.models import find
 from legato.weights.folder import FolderSource
-from legato.weights.gguf_names import llama3_scaling, unpermute_rows
+from legato.weights.gguf_names import config_from_metadata, llama3_scaling, unpermute_rows
 from legato.weights.gguf_source import GgufSource
 from legato.weights.source import TensorSource
 from support.drive import logits
@@ -212,6 +212,12 @@ def test_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(CheckpointError, match=message) as error:
         GgufSource(path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("architecture", [None, ["llama"], 1])
+def test_an_architecture_that_is_no_name_is_refused(architecture: object) -> None:
+    with pytest.raises(CheckpointError, match=r"m\.gguf: key general\.architecture is .*; supported: llama"):
+        config_from_metadata({"general.architecture": architecture}, {}, "m.gguf")
 
 
 def test_mistral_is_a_llama_with_a_window(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """GGUF's conventions translated to Hugging Face's: metadata to config.json keys, tensor names, order of q and k rows.
 
-One family in GGUF is one `general.architecture`; keys are `<architecture>.<key>`. Architectures listed in PERMUTED
-store the rows of q and k so that rotary pairs are neighbours (2i, 2i + 1); everywhere else in Legato the pairs are
+One family in GGUF is one `general.architecture`; keys are `<architecture>.<key>`. Architectures in PERMUTED store the
+rows of q and k so that rotary pairs are neighbours (2i, 2i + 1); everywhere else in Legato the pairs are
 (i, i + head_dim / 2), as in Hugging Face's checkpoints.
 """
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,15 +19,24 @@ from legato.weights.source import TensorInfo
 
 __all__ = ["PERMUTED", "config_from_metadata", "hf_name", "llama3_scaling", "unpermute_rows"]
 
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """name: in config.json. biases: keys of config.json that say whether matrices have biases; GGUF has none."""
+
+    name: str
+    permuted: bool
+    biases: tuple[str, ...]
+
+
+_FAMILIES = {
+    "llama": _Family("LlamaForCausalLM", True, ("attention_bias", "mlp_bias")),
+    "qwen2": _Family("Qwen2ForCausalLM", False, ()),
+    "qwen3": _Family("Qwen3ForCausalLM", False, ("attention_bias",)),
+    "smollm3": _Family("SmolLM3ForCausalLM", True, ("attention_bias", "mlp_bias")),
 }
-_GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")
-PERMUTED = frozenset({"llama", "smollm3"})
+_BIASED = {"attention_bias": ".attn_q.bias", "mlp_bias": ".ffn_up.bias"}  # a tensor that is there with biases
+PERMUTED = frozenset(architecture for architecture, family in _FAMILIES.items() if family.permuted)
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _BLOCK = {
@@ -120,18 +130,18 @@ class _Keys:
 def config_from_metadata(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], file: str) -> dict[str, Any]:
     """config.json keys for a GGUF file. `tensors` is by GGUF name: what it holds decides tying and biases."""
     architecture = metadata.get("general.architecture")
-    if architecture not in _GGUF_ARCHITECTURES:
-        refuse(file, f"key general.architecture is {shown(architecture)}; supported: {', '.join(_GGUF_ARCHITECTURES)}")
+    if not isinstance(architecture, str) or architecture not in _FAMILIES:
+        refuse(file, f"key general.architecture is {shown(architecture)}; supported: {', '.join(_FAMILIES)}")
     if metadata.get("split.count", 1) not in (0, 1):
         refuse(file, f"key split.count is {shown(metadata['split.count'])}: split files must be merged to one first")
     keys = _Keys(metadata, architecture, file)
     keys.check_known()
     heads = keys.integer("attention.head_count")
     hidden = keys.integer("embedding_length")
-    model_type = "mistral" if architecture == "llama" and keys.has("attention.sliding_window") else architecture
+    family = _FAMILIES[architecture]
     config: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[model_type]],
-        "model_type": model_type,
+        "architectures": [family.name],
+        "model_type": architecture,
         "hidden_act": "silu",
         "hidden_size": hidden,
         "intermediate_size": keys.integer("feed_forward_length"),
@@ -146,17 +156,16 @@ def config_from_metadata(metadata: Mapping[str, Any], tensors: Mapping[str, Tens
     }
     config |= _head_dim(keys, hidden, heads)
     config |= _scaling(keys)
-    if architecture in ("llama", "qwen3", "smollm3"):
-        config["attention_bias"] = any(name.startswith("blk.") and ".attn_q.bias" in name for name in tensors)
-    if architecture in ("llama", "smollm3"):
-        config["mlp_bias"] = any(name.startswith("blk.") and ".ffn_up.bias" in name for name in tensors)
-    if model_type == "mistral":
+    for key in family.biases:
+        config[key] = any(name.startswith("blk.") and _BIASED[key] in name for name in tensors)
+    if keys.has("attention.sliding_window"):
+        if architecture != "llama":
+            keys.fail("attention.sliding_window", "is not supported for this architecture")
+        config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}  # a Llama with a window
         config["sliding_window"] = keys.integer("attention.sliding_window")
-        for key in ("attention_bias", "mlp_bias"):
+        for key in family.biases:
             if config.pop(key):
                 keys.fail("attention.sliding_window", f"together with {key} is not supported")
-    elif keys.has("attention.sliding_window"):
-        keys.fail("attention.sliding_window", "is not supported for this architecture")
     if architecture == "smollm3":  # fixed in this architecture, so the file does not say it
         config["no_rope_layer_interval"] = 4
         config["no_rope_layers"] = [int((i + 1) % 4 != 0) for i in range(config["num_hidden_layers"])]

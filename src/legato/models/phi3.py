@@ -1,16 +1,18 @@
 """Phi-3: the Llama block with q, k, v in one matrix, gate and up in one, and a rope with two sets of divisors."""
 
+from dataclasses import replace
+
 from legato.models.config import Config
 from legato.models.parts import ACTS, attention, decoder, head_dim, pre_norm
 from legato.models.rope import long_rope
-from legato.models.spec import Arch, Attention, GatedMlp, Proj
+from legato.models.spec import Arch, GatedMlp, Proj
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
 
 
 def arch(c: Config) -> Arch:
-    a = attention(c, rope=long_rope(c, head_dim(c)), window=c.integer("sliding_window", None))
-    attn = Attention(a.heads, a.kv_heads, a.head_dim, (Proj("self_attn.qkv_proj"),), a.out, a.scale, a.rope, a.window)
+    attn = attention(c, rope=long_rope(c, head_dim(c)), window=c.integer("sliding_window", None))
+    attn = replace(attn, qkv=(Proj("self_attn.qkv_proj"),))
     mlp = GatedMlp(
         width=c.integer("intermediate_size"),
         act=c.choice("hidden_act", ACTS),

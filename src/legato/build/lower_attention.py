@@ -2,7 +2,7 @@
 
 from legato.build import plan as ops
 from legato.build import plan_declared as declared
-from legato.build.lower_dense import cache_layer, project_out, project_qkv
+from legato.build.lower_dense import cache_layer, project_heads, project_out, project_qkv
 from legato.build.scope import Bodies, Input, Out, Scope
 from legato.models.spec import Alibi, AxisRope
 from legato.models.spec_bodies import EncoderAttention, LatentAttention, SinkAttention, StateSpace
@@ -14,7 +14,7 @@ def _sink_attention(s: Scope, x: Input, body: SinkAttention, out: Out) -> None:
     a = body.attention
     assert not isinstance(a.rope, Alibi | AxisRope)
     shape = (a.heads, a.kv_heads, a.head_dim)
-    qkv = project_qkv(s, x, a.qkv, [a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim])
+    qkv = project_heads(s, x, a)
     at = cache_layer(s, a)
     q = s.b.buffer("q", a.heads * a.head_dim)
     s.b.ops.append(ops.HeadsToCache(qkv, q, None, None, 0.0, *at, *shape, s.rope(a.rope)))

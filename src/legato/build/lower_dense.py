@@ -19,7 +19,7 @@ from legato.models.spec import (
     Residual,
 )
 
-__all__ = ["BLOCKS", "BODIES", "cache_layer", "project_out", "project_qkv"]
+__all__ = ["BLOCKS", "BODIES", "cache_layer", "project_heads", "project_out", "project_qkv"]
 
 # --------------------------------------------------------------------------------------------------------- blocks
 
@@ -75,6 +75,12 @@ def project_qkv(s: Scope, x: Input, projs: Any, rows: list[int]) -> str:
     return qkv
 
 
+def project_heads(s: Scope, x: Input, body: Attention) -> str:
+    """Buffer with the q, k and v heads of an attention."""
+    q, kv = body.heads * body.head_dim, body.kv_heads * body.head_dim
+    return project_qkv(s, x, body.qkv, [q, kv, kv])
+
+
 def project_out(s: Scope, body: Any, width: int, attend: Callable[[str], ops.Op], out: Out) -> None:
     """The attention op that `attend` makes for its output buffer, and the projection of its result."""
     matrix = s.one("out", body.out, s.b.arch.hidden, width)
@@ -90,7 +96,7 @@ def cache_layer(s: Scope, body: Attention) -> tuple[int, int]:
 
 def _attention(s: Scope, x: Input, body: Attention, out: Out) -> None:
     heads, kv_heads, dim = body.heads, body.kv_heads, body.head_dim
-    qkv = project_qkv(s, x, body.qkv, [heads * dim, kv_heads * dim, kv_heads * dim])
+    qkv = project_heads(s, x, body)
     at = cache_layer(s, body)
     shape = (heads, kv_heads, dim)
     q = s.b.buffer("q", heads * dim)

@@ -7,7 +7,7 @@ from typing import Any
 from legato.build import plan as ops
 from legato.build import plan_declared as declared
 from legato.build import plan_streams as streams_ops
-from legato.build.lower_dense import add_normed, cache_layer, project_out, project_qkv
+from legato.build.lower_dense import add_normed, cache_layer, project_heads, project_out, project_qkv
 from legato.build.scope import Bodies, Input, Out, Scope
 from legato.models.spec import Alibi, Attention, AxisRope, Block, Proj, Streams
 from legato.models.spec_bodies import (
@@ -104,7 +104,7 @@ def _laurel(s: Scope, block: LaurelAttention) -> None:
 def _normed_attention(s: Scope, x: Input, body: NormedAttention, out: Out) -> None:
     a = body.attention
     dim, shape = a.head_dim, (a.heads, a.kv_heads, a.head_dim)
-    qkv = project_qkv(s, x, a.qkv, [a.heads * dim, a.kv_heads * dim, a.kv_heads * dim])
+    qkv = project_heads(s, x, a)
     at = cache_layer(s, a)
     q, q_norm, eps, rope = _queries(s, a)
     assert a.k_norm is not None

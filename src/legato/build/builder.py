@@ -68,7 +68,7 @@ class PlanBuilder:
 
     # ---------------------------------------------------------------------------------------------- plan tensors
 
-    def add_tensor(self, tensor: Tensor) -> str:
+    def _add_tensor(self, tensor: Tensor) -> str:
         assert self._tensors.get(tensor.name, tensor) == tensor, tensor.name
         self._tensors[tensor.name] = tensor
         return tensor.name
@@ -86,7 +86,7 @@ class PlanBuilder:
     ) -> str:
         """Rows of `sources` one after the other (or interleaved), packed as one matrix."""
         shape = (sum(rows), k)
-        return self.add_tensor(Tensor(name, "linear", shape, tuple(sources), format, interleave, _views(views)))
+        return self._add_tensor(Tensor(name, "linear", shape, tuple(sources), format, interleave, _views(views)))
 
     def vector(
         self,
@@ -100,7 +100,7 @@ class PlanBuilder:
         for source, size in zip(sources, sizes, strict=True):
             self.take(source, (size,))
         shape = (sum(sizes),)
-        return self.add_tensor(Tensor(name, "vector", shape, tuple(sources), "f32", interleave, _views(views)))
+        return self._add_tensor(Tensor(name, "vector", shape, tuple(sources), "f32", interleave, _views(views)))
 
     def norm(self, name: str, source: str, norm: Norm, width: int) -> tuple[str, str | None]:
         """(weight, bias) of a norm over `width` values; `name` and `source` are prefixes."""
@@ -111,7 +111,7 @@ class PlanBuilder:
 
     def array(self, name: str, source: str, shape: tuple[int, ...]) -> str:
         self.take(source, shape)
-        return self.add_tensor(Tensor(name, "array", shape, (source,), "f32"))
+        return self._add_tensor(Tensor(name, "array", shape, (source,), "f32"))
 
     def experts(
         self, name: str, sources: Sequence[str], stored: tuple[int, ...], shape: tuple[int, int, int], view: str = ""
@@ -119,13 +119,13 @@ class PlanBuilder:
         """One (n, k) matrix per expert, joined from sources of shape `stored`."""
         formats = {self.format_of(source, stored) for source in sources}
         format = formats.pop() if len(formats) == 1 else "f32"
-        return self.add_tensor(
+        return self._add_tensor(
             Tensor(name, "experts", shape, tuple(sources), format, views=_views([view] * len(sources)))
         )
 
     def table(self, name: str, source: str, rows: int, width: int) -> str:
         own = format_for_source(self.take(source, (rows, width)).dtype)
-        return self.add_tensor(Tensor(name, "table", (rows, width), (source,), own))
+        return self._add_tensor(Tensor(name, "table", (rows, width), (source,), own))
 
     # ----------------------------------------------------------------------------------- buffers, ropes, groups
 

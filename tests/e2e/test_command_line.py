@@ -150,6 +150,8 @@ def test_cache_and_pull(tmp_path: Path) -> None:
     assert Path(pulled.stdout.strip()).exists()
     assert "SmolLM2-135M-Instruct" in legato("cache", "ls").stdout
     assert "0 entries" in legato("cache", "ls", "--cache-dir", str(tmp_path)).stdout
+    for days in ("-1", "nan"):
+        assert "older-than" in legato("cache", "prune", "--older-than", days, "--dry-run").stderr
     assert "freed 0.0 MB" in legato("cache", "prune", "--all", "--cache-dir", str(tmp_path)).stdout
 
 

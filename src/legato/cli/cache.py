@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from legato.cli.flags import Commands, add_command
+from legato.core.errors import ConfigError
 
 __all__ = ["add_to"]
 
@@ -43,6 +44,8 @@ def _list(args: argparse.Namespace) -> int:
 def _prune(args: argparse.Namespace) -> int:
     from legato.weights.cache_dir import prune
 
+    if args.older_than is not None and not args.older_than >= 0:
+        raise ConfigError(f"older-than must be at least 0 days, not {args.older_than:g}")
     removed = prune(_folder(args), older_than_days=args.older_than, all=args.all, dry_run=args.dry_run)
     for entry in removed:
         print(f"  {entry.kind:8} {entry.bytes / 1e6:10.1f} MB  {entry.name}")

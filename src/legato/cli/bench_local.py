@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
+_SEED = 0  # of all workloads here, so that runs can be compared
+
 
 def add_to(kinds: Commands) -> None:
     throughput = add_command(kinds, "throughput", "run standard workloads offline, as one batch each", _throughput)
@@ -56,13 +58,13 @@ def _throughput(args: argparse.Namespace) -> int:
     with LLM.over(engine) as llm:
         recorder = Recorder(engine.loop)
         title = _title(llm.model_name, llm.info)
-        workloads = standard(last_id=min(LAST_ID, llm.info.vocab_size))
+        workloads = standard(_SEED, last_id=min(LAST_ID, llm.info.vocab_size))
 
         def begin(name: str) -> None:
             traces[name] = recorder.restart()
 
         results = measure(llm, workloads, names, args.rounds, _say, begin)
-    head = _header(args, 0, llm.info)
+    head = _header(args, llm.info)
     if args.json != "-":
         columns = ["workload", "requests", "tokens in", "tokens out", "output tok/s", "total tok/s", "spread"]
         rows = []
@@ -99,7 +101,7 @@ def _latency(args: argparse.Namespace) -> int:
             output_len=args.output_len,
             warmups=args.num_iters_warmup,
             iterations=args.num_iters,
-            seed=0,
+            seed=_SEED,
             progress=lambda index, s: _say("latency", index, s),
         )
     mean, ordered = sum(seconds) / len(seconds), sorted(seconds)
@@ -109,7 +111,7 @@ def _latency(args: argparse.Namespace) -> int:
         print_rows(title, ["", "seconds"], rows)
     if args.json:
         results = {"mean_s": mean, "percentiles_s": found, "seconds": seconds}
-        write_json(args.json, _header(args, 0, llm.info), results)
+        write_json(args.json, _header(args, llm.info), results)
     return 0
 
 
@@ -125,7 +127,7 @@ def _compare(args: argparse.Namespace) -> int:
     if not hasattr(args, "max_num_seqs"):
         args.max_num_seqs = 32
     config = read(EngineConfig, args)
-    jobs = standard()["agent"]
+    jobs = standard(_SEED)["agent"]
     runs, info = compare(config, jobs, args.rounds, _say)
     slots = info.num_blocks * info.block_size
     memory = kv_memory(jobs, slots, info.block_size, info.max_position)
@@ -137,7 +139,7 @@ def _compare(args: argparse.Namespace) -> int:
         print_rows(f"\nKV memory, by counting: a pool of {slots} slots", ["layout", "waste", "streams"], rows)
     if args.json:
         results = {"policies": [run.to_json() for run in runs], "kv_memory": [m.to_json() for m in memory]}
-        write_json(args.json, _header(args, 0, info), results)
+        write_json(args.json, _header(args, info), results)
     return 0
 
 
@@ -173,11 +175,11 @@ def _title(name: str, info: "ExecutorInfo") -> str:
     return f"{name}: {info.name}, {details}"
 
 
-def _header(args: argparse.Namespace, seed: int, info: "ExecutorInfo") -> dict[str, Any]:
+def _header(args: argparse.Namespace, info: "ExecutorInfo") -> dict[str, Any]:
     from legato.bench.machine_info import header
 
     settings = {name: value for name, value in vars(args).items() if name != "run" and value is not None}
-    return {**header(settings, seed), "executor": {"name": info.name, **info.details}}
+    return {**header(settings, _SEED), "executor": {"name": info.name, **info.details}}
 
 
 def _at_least_one(args: argparse.Namespace, *names: str) -> None:

@@ -7,6 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
+#include "runtime/kv_pool.h"
 #include "tests/levels.h"
 
 namespace legato {
@@ -26,15 +27,8 @@ struct Model {
         x(kRows * width),
         positions(kRows),
         slots(kRows),
-        block_table(kBlocks) {
-    kv.type = type;
-    kv.block_size = kBlock;
-    kv.tiles_per_block = kBlock / kKvTile;
-    kv.kv_heads = shape.kv_heads;
-    kv.head_dim = shape.head_dim;
-    kv.head_pad = (shape.head_dim + 15) / 16 * 16;
-    kv.tile_bytes = int64_t{kKvTile} * kv.head_pad * (type == KvType::f32 ? 4 : 2);
-    kv.block_bytes = kv.tile_bytes * 2 * kv.tiles_per_block * kv.kv_heads;
+        block_table(kBlocks),
+        kv(KvPool({0, 1, shape.kv_heads, shape.head_dim}, type, kBlock, 0).layer(0)) {
     fill(x, 5);
     for (int32_t b = 0; b < kBlocks; ++b) block_table[static_cast<size_t>(b)] = kBlocks - 1 - b;
     for (int32_t r = 0; r < kRows; ++r) {
@@ -50,7 +44,7 @@ struct Model {
   Guarded<int32_t> positions;
   Guarded<int64_t> slots;
   Guarded<int32_t> block_table;
-  KvView kv{};
+  KvView kv;  // of memory that run() guards
 };
 
 std::vector<float> run(const KernelTable& table, Model& m, int threads, int32_t rows_per_item) {

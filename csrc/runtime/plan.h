@@ -70,6 +70,9 @@ struct BufferSpec {
   bool out_domain;  // a line per output row, not per row
 };
 
+// The format of a buffer's rows, without memory.
+Acts describe_acts(const BufferSpec& buffer);
+
 struct RopeSpec {
   int32_t dim;
   double factor;

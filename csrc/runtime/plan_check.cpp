@@ -63,12 +63,7 @@ class OpChecker {
   const Weight& matmul() const {
     const Weight& w = tensor(op_.weight, TensorKind::linear).weight;
     need(w.k == x().width, "has a weight that does not match its input");
-    Acts acts{};
-    acts.type = x().type;
-    acts.k = x().width;
-    acts.k_pad = static_cast<int32_t>(round_up(static_cast<size_t>(x().width), kPanel));
-    acts.group = x().group;
-    need(linear_accepts(acts, w), "has an input format its weight cannot take");
+    need(linear_accepts(describe_acts(x()), w), "has an input format its weight cannot take");
     need(x().out_domain == out().out_domain, "has buffers of two domains");
     vector(op_.weight2, w.n);
     check_padding();

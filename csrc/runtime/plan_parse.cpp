@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/aligned.h"
 #include "runtime/plan.h"
 
 namespace legato {
@@ -91,6 +92,11 @@ int32_t RecordReader::in_range(const char* what, int64_t low, int64_t high) {
     throw EngineFileError(std::string(section_) + ": " + what + " " + std::to_string(value) + " is out of range");
   }
   return value;
+}
+
+Acts describe_acts(const BufferSpec& buffer) {
+  const size_t k_pad = round_up(static_cast<size_t>(buffer.width), kPanel);
+  return {buffer.type, buffer.width, static_cast<int32_t>(k_pad), buffer.group, nullptr, nullptr, nullptr};
 }
 
 const char* op_name(OpKind kind) {

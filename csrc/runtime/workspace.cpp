@@ -83,11 +83,7 @@ Workspace::Workspace(const PlanSpec& plan, int32_t max_rows, int32_t max_outs)
 Acts Workspace::acts(int32_t buffer) const {
   const BufferSpec& spec = buffers_[static_cast<size_t>(buffer)];
   const BufferPlace& place = layout_.places[static_cast<size_t>(buffer)];
-  Acts acts{};
-  acts.type = spec.type;
-  acts.k = spec.width;
-  acts.k_pad = static_cast<int32_t>(k_pad(spec));
-  acts.group = spec.group;
+  Acts acts = describe_acts(spec);
   acts.data = base_ + place.data;
   if (spec.type == ActType::s8) {
     acts.scales = reinterpret_cast<float*>(base_ + place.scales);

@@ -28,7 +28,7 @@ class Connection(HttpToolsProtocol):
         self._began = False  # a head began in the data that is being read
         self._head_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrowed by uvicorn
         super().connection_made(transport)
         self._start_head()
 

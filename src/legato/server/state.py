@@ -18,7 +18,7 @@ from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["ServerState"]
 
-LARGE_BODY = 8192  # bytes; larger ones are parsed and tokenized in a thread
+LARGE_BODY = 2048  # bytes, about 1.5 ms to parse and tokenize; larger ones are prepared in a thread
 DEFAULT_COMPLETION_TOKENS = 16
 
 _T = TypeVar("_T")

@@ -177,6 +177,7 @@ class EngineLoop:
             self._inbox.clear()
         for request in late:
             self._renderer.add(request)
+            self._metrics.add(request)
         outputs = self._renderer.fail(why)
         self._metrics.update(self.stats, outputs)
         self.publish(outputs)

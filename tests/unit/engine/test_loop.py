@@ -95,6 +95,17 @@ def test_stop_ends_what_runs_and_refuses_what_comes() -> None:
     assert caught.value.status == 503
 
 
+def test_requests_that_came_too_late_are_counted_as_errors() -> None:
+    it = engine(ScriptedExecutor(vocab_size=VOCAB))
+    outputs: list[Output] = []
+    it.loop.publish = outputs.extend
+    it.loop.submit([request(it, n=2)])
+    it.loop.stop()
+    it.loop.run()
+    assert [(output.choice, output.finish) for output in outputs] == [(c, FinishReason.ERROR) for c in (0, 1)]
+    assert 'finished_reason="error",model_name="scripted"} 2.0' in it.metrics.text().decode()
+
+
 def test_warm_up_leaves_no_trace_and_says_when_the_model_is_broken() -> None:
     it = engine(ScriptedExecutor(vocab_size=VOCAB))
     it.loop.warm_up()

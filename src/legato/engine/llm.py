@@ -61,6 +61,7 @@ class RequestOutput:
 class LLM:
     """A model in this process. Takes the flags of `legato serve` by name, e.g. `LLM("path", format="int8")`.
 
+    All but those of the server itself; `max_num_queued_tokens` has no effect, as the caller holds the prompts anyway.
     The engine runs in a thread of its own, so an interrupt stops a batch cleanly. Calls from several threads take
     turns. `close` (or a `with` block) frees the model.
     """

@@ -70,6 +70,8 @@ def test_one_block_holds_a_prefix():
     first, second = pool.allocate(), pool.allocate()
     pool.keep(first, prefix)
     pool.keep(second, prefix)
+    pool.keep(first, other)
+    assert not pool.holds(other), "a block holds one prefix"
     assert pool.take(prefix) == first
     pool.free(second)
     assert pool.num_cached == 0, "the second one is blank"

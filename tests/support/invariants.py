@@ -19,6 +19,7 @@ def check_invariants(scheduler: Scheduler) -> None:
     assert all(sequence.state in (State.WAITING, State.PREEMPTED) for sequence in outside)
     assert all(sequence.state is State.FINISHED for sequence in ledger.held)
     assert len(ledger.policy.queue) == len(outside)
+    assert ledger.policy.queue.num_prompt_tokens == sum(sequence.num_prompt for sequence in outside)
     assert not ledger.held or ledger.running, "places are held without a batch"
 
     slots = [sequence.slot for sequence in inside]

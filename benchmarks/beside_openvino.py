@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from legato.bench.throughput import spread
 from legato.bench.workloads import WORKLOADS, standard
 
 PEER = Path(__file__).parent / "peers" / "run_openvino.py"
@@ -49,7 +50,7 @@ def main() -> None:
     print(f"{'workload':10}{'legato tok/s':>14}{'spread':>8}{'openvino tok/s':>16}{'spread':>8}{'ratio':>8}")
     for name in args.workloads:
         a, b = statistics.median(legato[name]), statistics.median(peer[name])
-        spreads = [(max(s) - min(s)) / statistics.median(s) for s in (legato[name], peer[name])]
+        spreads = spread(legato[name]), spread(peer[name])
         rates = f"{tokens[name] / a:14.1f}{spreads[0]:8.1%}{tokens[name] / b:16.1f}{spreads[1]:8.1%}"
         print(f"{name:10}{rates}{b / a:8.2f}")
 

@@ -6,15 +6,15 @@ leaves out the rows of what has ended.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from legato.bench.throughput import run_jobs, spread
 from legato.bench.workloads import Job
 from legato.core.config import EngineConfig
 from legato.core.errors import ConfigError
-from legato.core.types import ExecutorInfo, SamplingParams
+from legato.core.types import ExecutorInfo
 from legato.engine.llm import LLM
 from legato.engine.start import start
 from legato.executor.native import NativeExecutor
@@ -46,6 +46,10 @@ class PolicyRun:
     @property
     def output_per_s(self) -> float:
         return self.tokens_out / self.median_s
+
+    @property
+    def spread(self) -> float:
+        return spread(self.seconds)
 
     @property
     def useless_rows(self) -> float:
@@ -85,16 +89,10 @@ def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, int, int, E
     executor = engine.executor
     if not isinstance(executor, NativeExecutor):
         raise TypeError(type(executor).__name__)
-    prompts = [{"prompt_token_ids": list(job.prompt)} for job in jobs]
-    params = [SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True) for job in jobs]
     with LLM.over(engine) as llm:
         executor.profile(reset=True)
-        begin = time.perf_counter()
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        elapsed = time.perf_counter() - begin
+        elapsed = run_jobs(llm, jobs)
         profile = executor.profile()
-    if any(len(out.outputs[0].token_ids) != job.max_tokens for out, job in zip(outputs, jobs, strict=True)):
-        raise RuntimeError("a request did not make all its tokens")
     return elapsed, profile["steps"], profile["rows"], engine.info
 
 

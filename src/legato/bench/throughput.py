@@ -13,7 +13,12 @@ from legato.bench.workloads import Job
 from legato.core.types import SamplingParams
 from legato.engine.llm import LLM
 
-__all__ = ["Throughput", "measure"]
+__all__ = ["Throughput", "measure", "run_jobs", "spread"]
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """(slowest - fastest) / median."""
+    return (max(seconds) - min(seconds)) / statistics.median(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +45,25 @@ class Throughput:
 
     @property
     def spread(self) -> float:
-        """(slowest - fastest) / median."""
-        return (max(self.seconds) - min(self.seconds)) / self.median_s
+        return spread(self.seconds)
 
     def to_json(self) -> dict[str, object]:
         figures = {"output_per_s": self.output_per_s, "total_per_s": self.total_per_s, "spread": self.spread}
         return {**asdict(self), **figures}
 
 
-def _params(job: Job) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True)
+def run_jobs(llm: LLM, jobs: Sequence[Job]) -> float:
+    """Seconds that all jobs took together. RuntimeError where one did not make all its tokens."""
+    prompts = [{"prompt_token_ids": list(job.prompt)} for job in jobs]
+    params = [SamplingParams(temperature=0.0, max_tokens=job.max_tokens, ignore_eos=True) for job in jobs]
+    start = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    elapsed = time.perf_counter() - start
+    for job, output in zip(jobs, outputs, strict=True):
+        made = len(output.outputs[0].token_ids)
+        if made != job.max_tokens:
+            raise RuntimeError(f"a request made {made} of {job.max_tokens} tokens")
+    return elapsed
 
 
 def measure(
@@ -64,21 +78,12 @@ def measure(
 
     begin: called just before the clock of a run starts.
     """
-    warm = Job(tuple(range(100, 132)), 4)
-    llm.generate([{"prompt_token_ids": list(warm.prompt)}], [_params(warm)], use_tqdm=False)
+    run_jobs(llm, [Job(tuple(range(100, 132)), 4)])
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for index in range(rounds):
         for name in names:
-            jobs = workloads[name]
-            prompts = [{"prompt_token_ids": list(job.prompt)} for job in jobs]
             begin(name)
-            start = time.perf_counter()
-            outputs = llm.generate(prompts, [_params(job) for job in jobs], use_tqdm=False)
-            elapsed = time.perf_counter() - start
-            for job, output in zip(jobs, outputs, strict=True):
-                made = len(output.outputs[0].token_ids)
-                if made != job.max_tokens:
-                    raise RuntimeError(f"{name}: a request made {made} of {job.max_tokens} tokens")
+            elapsed = run_jobs(llm, workloads[name])
             seconds[name].append(elapsed)
             progress(name, index, elapsed)
     return [

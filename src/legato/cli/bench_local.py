@@ -154,7 +154,7 @@ def _policy_rows(runs: "list[PolicyRun]") -> list[list[str]]:
             f"{run.ms_per_step:.1f}",
             f"{run.rows}",
             f"{run.useless_rows:.0%}",
-            f"{(max(run.seconds) - min(run.seconds)) / run.median_s:.0%}",
+            f"{run.spread:.0%}",
         ]
         for run in runs
     ]

@@ -1,7 +1,7 @@
 // The tensors of a model in memory of its own: huge pages, none of which the kernel can drop.
 //
-// Reading weights through the file's mapping costs a page-table walk for every 4 KiB of every step, a sixth of the time
-// at small batches. The copy takes some tens of milliseconds per 100 MB, and the file's pages can go.
+// Reading weights through the file's mapping costs a page-table walk for every 4 KiB of every step; docs/engine-file.md
+// has the figures. Once copied, the file's pages can go.
 #pragma once
 
 #include <span>

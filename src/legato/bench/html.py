@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from legato.bench.figures import Figures, summarize, token_times
+from legato.bench.figures import Figures, token_times
 from legato.bench.load import Run
 from legato.bench.plot import Line, cdf, chart
 from legato.bench.recorder import Trace
-from legato.bench.report import LABELS
+from legato.bench.report import LABELS, LATENCY_COLUMNS, latency_rows
 from legato.bench.throughput import Throughput
 
 __all__ = ["page", "serve_page", "throughput_page"]
@@ -103,21 +103,11 @@ def serve_page(figures: Figures, run: Run, header: Mapping[str, Any], subtitle: 
     body = [_tiles(_headline(figures))]
     body += [f'<p class="note">{escape(note)}</p>' for note in figures.notes]
     body += [f'<h2>Over the run</h2><div class="charts">{"".join(charts)}</div>', "<h2>Latency, ms</h2>"]
-    body.append(_table(["", "mean", "p50", "p90", "p99"], list(_latency_rows(latency))))
+    body.append(_table(LATENCY_COLUMNS, latency_rows(figures)))
     if figures.failed:
         rows = [[kind, str(count)] for kind, count in sorted(figures.failed.items())]
         body.append("<h2>Failures</h2>" + _table(["kind", "requests"], rows))
     return page("Serving benchmark", subtitle, body, header)
-
-
-def _latency_rows(latency: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    rows = []
-    for name, values in latency.items():
-        summary = summarize(values)
-        if summary is not None:
-            cells = (summary.mean, summary.p50, summary.p90, summary.p99)
-            rows.append([LABELS[name], *(f"{v:,.2f}" for v in cells)])
-    return rows
 
 
 def _headline(figures: Figures) -> dict[str, str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from legato.bench.figures import Figures, summarize
 from legato.core.errors import ConfigError
 
-__all__ = ["LABELS", "print_figures", "print_rows", "write", "write_json"]
+__all__ = ["LABELS", "LATENCY_COLUMNS", "latency_rows", "print_figures", "print_rows", "write", "write_json"]
 
 LABELS = {
     "ttft": "TTFT",
@@ -25,6 +25,7 @@ LABELS = {
     "ttft_from_plan": "TTFT from plan",
     "e2el_from_plan": "E2EL from plan",
 }
+LATENCY_COLUMNS = ("", "mean", "p50", "p90", "p99")
 
 
 def write(path: str, text: str) -> None:
@@ -68,15 +69,19 @@ def _console() -> Console:
 def print_figures(title: str, figures: Figures) -> None:
     """Counts and rates, then the latencies, then what a reader has to know about them."""
     print_rows(title, ["", "value"], _counts(figures))
-    rows = []
-    for name, values in figures.latencies.items():
-        summary = summarize(values)
-        if summary is not None:
-            rows.append([LABELS[name], *(f"{v:.2f}" for v in (summary.mean, summary.p50, summary.p90, summary.p99))])
-    if rows:
-        print_rows("latency, ms", ["", "mean", "p50", "p90", "p99"], rows)
+    if rows := latency_rows(figures):
+        print_rows("latency, ms", LATENCY_COLUMNS, rows)
     for note in figures.notes:
         _console().print(f"note: {note}", soft_wrap=True)
+
+
+def latency_rows(figures: Figures) -> list[list[str]]:
+    """In milliseconds; a latency without values has no row."""
+    rows = []
+    for name, values in figures.latencies.items():
+        if (s := summarize(values)) is not None:
+            rows.append([LABELS[name], *(f"{value:,.2f}" for value in (s.mean, s.p50, s.p90, s.p99))])
+    return rows
 
 
 def _counts(figures: Figures) -> list[list[str]]:

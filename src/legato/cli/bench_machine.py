@@ -48,14 +48,14 @@ def add_to(kinds: Commands) -> None:
 
 
 def _machine(args: argparse.Namespace) -> int:
-    from legato.bench.machine import bandwidth, peaks, usable_levels
+    from legato.bench.machine import KINDS, bandwidth, peaks, usable_levels
     from legato.bench.report import print_rows, write_json
 
     threads = _threads(args)
     found = [peaks(isa, threads, args.seconds) for isa in usable_levels()]
     rates = {count: bandwidth(found[-1].isa, count, args.seconds) for count in sorted({1, threads})}
     if args.json != "-":
-        rows = [[p.isa, *(f"{p.of(kind) / 1e9:.1f}" for kind in ("int8", "bf16", "f32"))] for p in found]
+        rows = [[p.isa, *(f"{p.of(kind) / 1e9:.1f}" for kind in KINDS)] for p in found]
         columns = ["ISA level", "int8 GOP/s", "bf16 GFLOP/s", "f32 GFLOP/s"]
         print_rows(f"multiply-adds on registers, {threads} threads", columns, rows)
         rows = [[f"{count} threads", f"{rate / 1e9:.1f}"] for count, rate in rates.items()]

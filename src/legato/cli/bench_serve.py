@@ -144,7 +144,7 @@ def _plan(args: argparse.Namespace, seed: int) -> "Plan":
 
 def _requests(args: argparse.Namespace, seed: int) -> "tuple[list[Sample], list[Sample], list[float]]":
     from legato.bench.arrivals import arrivals
-    from legato.bench.datasets import DATASETS, Draw, Sample, load
+    from legato.bench.datasets import DATASETS, Draw, load
     from legato.bench.workloads import FIRST_ID
 
     if args.dataset_name not in DATASETS:
@@ -167,10 +167,8 @@ def _requests(args: argparse.Namespace, seed: int) -> "tuple[list[Sample], list[
         samples = kept
     if not samples:
         raise ConfigError("every request of the dataset is longer than max-model-len")
-    warmups = [
-        Sample(sample.prompt, sample.max_tokens)
-        for sample in load("random", None, replace(draw, seed=seed + 1, num_prompts=max(1, args.num_warmups)))
-    ][: args.num_warmups]
+    warm = replace(draw, seed=seed + 1, num_prompts=max(1, args.num_warmups))
+    warmups = load("random", None, warm)[: args.num_warmups]
     if args.request_rate is None and samples[0].at_s is not None:
         if not args.trace_speedup > 0:
             raise ConfigError("trace-speedup must be above 0")

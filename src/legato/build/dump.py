@@ -26,7 +26,7 @@ def from_json(document: Any) -> Plan:
         for name, cls in _PARTS.items():
             values[name] = tuple(cls(**part) for part in values[name])
         values["ops"] = tuple(_OPS[op.pop("op")](**op) for op in values["ops"])
-    except (KeyError, TypeError, AttributeError) as e:
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise ValueError(f"plan is damaged: {e}") from e
     if document:
         raise ValueError(f"plan is damaged: unknown key '{min(document)}'")

@@ -94,5 +94,5 @@ def test_what_is_not_ours_is_told_as_an_internal_error_and_no_more() -> None:
 
 def test_numbers_that_are_no_json_are_never_sent() -> None:
     for value in (float("nan"), float("inf")):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="not JSON compliant"):
             dump({"x": value})

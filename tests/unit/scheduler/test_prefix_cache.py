@@ -202,19 +202,20 @@ def test_a_hit_holds_in_every_group(windows, length):
         assert taken <= (-(-length // SIZE) if window is None else (window + SIZE - 2) // SIZE + 2)
 
 
-def test_a_group_that_lost_its_blocks_shortens_the_hit():
+@pytest.mark.parametrize(("lost", "hit"), [(slice(7, 10), 28), (slice(0, 7), 36)], ids=["seen", "behind the window"])
+def test_a_group_that_lost_what_is_seen_shortens_the_hit(lost, hit):
     scheduler, executor = pair(groups=(full_group(), window_group(6)))
     request = make_request("r", prompt_of(40), max_tokens=1)
     expected = drive(scheduler, executor, [request])
     pool = scheduler._ledger.blocks.pools[1]
-    for prefix in sorted(pool._holder, key=depth)[-3:]:  # of the 10 blocks of the prompt: 8, 9 and 10
+    for prefix in sorted(pool._holder, key=depth)[lost]:  # of the 10 blocks of the prompt
         block = pool._holder.pop(prefix)
         pool._held[block] = None
         del pool._cached[block]
         pool._blank.append(block)
     outcomes = drive(scheduler, executor, [request], after_step=lambda: check_invariants(scheduler))
     assert_same(expected, outcomes)
-    assert cached(outcomes) == [28]
+    assert cached(outcomes) == [hit]
 
 
 def test_faulty_rows_are_never_found():

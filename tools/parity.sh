@@ -1,7 +1,8 @@
 #!/bin/sh
 # Regenerates the golden files with torch and transformers in an environment of their own, then checks against them.
-# PARITY_VENV: that environment (default .venv-parity; made where it is missing, about 1 GB). PARITY_PIP: more flags for
-# pip, such as an index with CPU builds of torch.
+# PARITY_VENV: that environment (default .venv-parity; made where it is missing, 1.2 GB with a CPU build of torch).
+# PARITY_PIP: more flags for pip, such as an index with CPU builds. Token ids are made only where llama-cpp-python is
+# in that environment too: pip compiles it, which takes long.
 set -eu
 cd "$(dirname "$0")/.."
 venv=${PARITY_VENV:-.venv-parity}
@@ -33,7 +34,8 @@ if "$venv/bin/python" -c 'import llama_cpp' 2>/dev/null; then
   say "make_tokenizer: token ids, with llama.cpp"
   "$venv/bin/python" tests/parity/make_tokenizer.py "$model"
 else
-  echo "tests/parity/make_tokenizer.py is left out: it needs llama-cpp-python in $venv"
+  tokens="; token ids were not made again, since llama-cpp-python is not in $venv"
+  say "make_tokenizer is left out"
 fi
 "$python" tests/parity/make_windows.py "$model"
 say "what changed in the golden files, if anything:"
@@ -43,4 +45,4 @@ say "the tests against the golden files"
 "$python" -m pytest tests/parity tests/unit/models tests/unit/build "$@"
 say "every format of the default model against its fp32 path"
 PYTHONPATH=tests:tests/parity "$python" tests/parity/check_quality.py "$model"
-say "done"
+say "done${tokens:-}"

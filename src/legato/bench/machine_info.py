@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from legato.executor.memory import default_threads
 __all__ = ["header"]
 
 
-def header(flags: dict[str, Any], seed: int | None) -> dict[str, Any]:
-    """Machine, version and settings. flags: as given or defaulted, ready for JSON."""
+def header(flags: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    """Machine, version and settings. flags: what argparse found; None and the command's function are left out."""
     return {
         "legato": __version__,
         "commit": _commit(),
@@ -27,7 +28,7 @@ def header(flags: dict[str, Any], seed: int | None) -> dict[str, Any]:
             "system": f"{platform.system()} {platform.release()}",
         },
         "command": ["legato", *sys.argv[1:]],
-        "flags": flags,
+        "flags": {name: value for name, value in flags.items() if name != "run" and value is not None},
         "seed": seed,
     }
 

@@ -178,8 +178,7 @@ def _title(name: str, info: "ExecutorInfo") -> str:
 def _header(args: argparse.Namespace, info: "ExecutorInfo") -> dict[str, Any]:
     from legato.bench.machine_info import header
 
-    settings = {name: value for name, value in vars(args).items() if name != "run" and value is not None}
-    return {**header(settings, _SEED), "executor": {"name": info.name, **info.details}}
+    return {**header(vars(args), _SEED), "executor": {"name": info.name, **info.details}}
 
 
 def _at_least_one(args: argparse.Namespace, *names: str) -> None:

@@ -169,8 +169,7 @@ def _shape(text: str) -> tuple[int, int]:
 def _header(args: argparse.Namespace) -> dict[str, Any]:
     from legato.bench.machine_info import header
 
-    settings = {name: value for name, value in vars(args).items() if name != "run" and value is not None}
-    return header(settings, None)
+    return header(vars(args), None)
 
 
 def _say(done: int, total: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """chunks: texts, one event each. usage: what the last event says. end: how it ends after that.
+    """chunks: texts, one event each. first: an event before them. usage: what the last event says. end: how it ends.
 
     end is "done"; "cut" closes without [DONE]; "error" sends an error event; "hang" never ends.
     """
@@ -20,6 +20,7 @@ class Answer:
     usage: dict[str, Any] | None = field(default_factory=lambda: {"prompt_tokens": 10, "completion_tokens": 3})
     end: str = "done"
     status: int = 200
+    first: Any = None
 
 
 Script = Callable[[int, dict[str, Any]], Answer]  # number of the request, its body
@@ -71,6 +72,8 @@ async def _answer(answer: Answer, chat: bool, reader: asyncio.StreamReader) -> A
     yield b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     if chat:
         yield _event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+    if answer.first is not None:
+        yield _event(answer.first)
     for text in answer.chunks:
         yield _event({"choices": [{"delta": {"content": text}} if chat else {"text": text}]})
     if answer.end == "hang":

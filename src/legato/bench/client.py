@@ -153,8 +153,10 @@ async def _events(lines: AsyncIterator[bytes], chat: bool, record: Record) -> No
         if data == b"[DONE]":
             break
         event = json.loads(data)
-        if "error" in event:
-            raise _Failed("error event", json.dumps(event["error"])[:300])
+        if not isinstance(event, dict):
+            raise _Failed("broken stream", "an event that is no JSON object")
+        if error := event.get("error"):
+            raise _Failed("error event", json.dumps(error)[:300])
         if _has_answer(event, chat, record):
             record.chunks.append(time.perf_counter())
         if usage := event.get("usage"):

@@ -56,6 +56,13 @@ def test_i02_failures_are_counted_by_kind_and_are_in_no_latency() -> None:
     assert figures.goodput_per_s == pytest.approx(30 / result.duration_s)
 
 
+@pytest.mark.parametrize(("first", "error"), [([1], "broken stream"), ("x", "broken stream"), ({"error": None}, "")])
+def test_i02_an_event_that_is_no_object_is_a_failure_and_no_error_is_none(first: object, error: str) -> None:
+    with scripted_server(lambda index, body: Answer(first=first)) as server:
+        [record] = load(server.url, 1).records
+    assert record.error == error
+
+
 def test_i02_a_server_that_is_not_there_is_a_failure_too(capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server(half_bad) as server:
         url = server.url

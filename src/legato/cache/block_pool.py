@@ -86,11 +86,3 @@ class BlockPool:
                 self._blank.append(block)
             else:
                 self._cached[block] = None
-
-    def forget(self) -> None:
-        """No block holds anything that is known: cached ones are blank."""
-        for block in self._holder.values():
-            self._held[block] = None
-        self._holder.clear()
-        self._blank.extend(self._cached)
-        self._cached.clear()

@@ -88,8 +88,6 @@ class Request:
     params: SamplingParams
     arrival_s: float
     end_token_ids: frozenset[int] = frozenset()
-    priority: int = 0
-    tenant: str = ""
     cache_salt: str = ""
     adapter: int = -1
 

@@ -85,11 +85,6 @@ class Ledger:
         if self._prefixes is not None:
             self._prefixes.keep(sequence.tables, sequence.prefixes, sequence.tokens, start, end)
 
-    def forget_prefixes(self) -> None:
-        """What was computed before is lost."""
-        for pool in self.blocks.pools:
-            pool.forget()
-
     def give_back_blocks(self, sequence: Sequence) -> None:
         """Take all blocks from a sequence; it keeps its tokens."""
         self.blocks.release(sequence.tables)

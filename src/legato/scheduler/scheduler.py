@@ -140,15 +140,6 @@ class Scheduler:
         events += commit_result(self._ledger, entries, result)
         return events
 
-    def fail(self, error: str) -> list[TokenEvent]:
-        """The executor is broken: end every sequence with "error". Steps in flight and cached blocks are forgotten."""
-        self._in_flight.clear()
-        self._asked.clear()
-        live = [sequence for sequences in self._ledger.sequences.values() for sequence in sequences]
-        events = [end_without_token(self._ledger, sequence, Event.ERROR, error) for sequence in live]
-        self._ledger.forget_prefixes()
-        return events
-
     def take_events(self) -> list[TokenEvent]:
         """Events of `plan`, each handed out once."""
         events, self._events = self._events, []

@@ -81,19 +81,6 @@ def test_one_block_holds_a_prefix():
         pool.keep(second, other)
 
 
-def test_all_can_be_forgotten():
-    pool, names = BlockPool(2), prefixes(2)
-    blocks = [pool.allocate() for _ in names]
-    for block, prefix in zip(blocks, names, strict=True):
-        pool.keep(block, prefix)
-    pool.free(blocks[0])
-    pool.forget()
-    assert (pool.num_free, pool.num_cached) == (1, 0)
-    assert not any(pool.holds(prefix) for prefix in names)
-    pool.free(blocks[1])
-    assert (pool.num_free, pool.num_cached) == (2, 0)
-
-
 def test_a_pool_has_blocks():
     with pytest.raises(ValueError, match="at least one"):
         BlockPool(0)

@@ -1,10 +1,8 @@
 """How sequences end: each in exactly one way, and nothing stays behind."""
 
-from array import array
-
 import pytest
 
-from legato.core.types import FinishReason, StepResult
+from legato.core.types import FinishReason
 from support.driving import drive, make_request, record, scheduler_for
 from support.oracles import assert_drained, assert_stream_is_whole
 from support.scripted import AnswerAll, ScriptedExecutor, answers
@@ -249,29 +247,3 @@ def test_no_token_is_an_error():
     outcome = drive(scheduler, executor, [make_request("r", PROMPT)])["r", 0]
     assert (outcome.tokens, outcome.finish) == ([], FinishReason.ERROR)
     assert "no token" in outcome.error
-
-
-def test_a_broken_executor_ends_all():
-    stage = Stage()
-    stage.add("running")
-    stage.add("waiting", n=2)
-    stage.steps(4)
-    stage.executor.failing_steps.add(4)
-    plan = stage.launch()
-    stage.scheduler.abort("waiting")
-    with pytest.raises(RuntimeError):
-        stage.executor.collect(plan.step_id)
-    record(stage.outcomes, stage.scheduler.fail("step 4 failed"))
-    assert {key: (o.finish, o.error) for key, o in stage.outcomes.items()} == {
-        ("running", 0): (FinishReason.ERROR, "step 4 failed"),
-        ("waiting", 0): (FinishReason.ERROR, "step 4 failed"),
-        ("waiting", 1): (FinishReason.ERROR, "step 4 failed"),
-    }
-    assert_drained(stage.scheduler)
-    stage.add("after")
-    stage.executor = ScriptedExecutor()
-    while stage.scheduler.has_work:
-        stage.steps(1)
-    assert stage.end_of("after") == (20, FinishReason.LENGTH)
-    with pytest.raises(KeyError):
-        stage.scheduler.commit(plan, StepResult(plan.step_id, array("i"), array("f"), (), array("b")))

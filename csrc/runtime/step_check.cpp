@@ -111,6 +111,7 @@ void check_outputs(const StepInput& step, const StepLimits& limits) {
   need(all_in(step.out_params, 0, limits.max_seqs - 1), "out_params", "a slot is out of range");
   need(step.out_masks.empty() || step.out_masks.size() == outs, "out_masks", "has a wrong length");
   need(all_in(step.out_masks, -1, static_cast<int64_t>(step.masks.size()) - 1), "out_masks", "a mask is out of range");
+  need(step.masks.empty() || !step.out_masks.empty(), "masks", "no output row has one");
   for (const auto& mask : step.masks) {
     need(mask.size() == (static_cast<size_t>(limits.vocab) + 7) / 8, "masks", "a mask has a wrong length");
   }

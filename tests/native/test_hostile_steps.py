@@ -73,6 +73,7 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("out_masks", {"out_masks": ints(0)}),
     ("out_masks", {"out_masks": ints(-1, -1)}),
     ("masks", {"out_masks": ints(0), "masks": (bytes(9),)}),
+    ("masks", {"masks": (bytes(10),)}),
     ("resets", {"resets": (replace(GREEDY, slot=64),)}),
     ("resets", {"resets": (replace(GREEDY, temperature=-1.0),)}),
     ("top_k", {"resets": (replace(GREEDY, top_k="many"),)}),

@@ -132,6 +132,8 @@ class ReferenceExecutor:
             raise ConfigError("trees of drafts and adapters are not supported by the reference executor")
         if any(purpose != OutputPurpose.SAMPLE for purpose in plan.out_purposes):
             raise ConfigError("the reference executor only samples")
+        if plan.masks and not plan.out_masks:
+            raise ConfigError("the masks of a step need rows that have one")
         if any(copy.source_tier or copy.target_tier for copy in plan.copies):
             raise ConfigError("the reference executor has no host tier")
 

@@ -173,6 +173,7 @@ def test_steps_beyond_its_limits_are_refused() -> None:
         replace(plan, adapters=array("i", [0])),
         replace(plan, parents=array("i", [-1, 0, 0, 1])),
         replace(plan, out_purposes=array("b", [1] * 4)),
+        replace(plan, masks=(bytes(10),)),
         replace(plan, copies=(BlockCopy(0, 1, 0, 0, 0),)),
     ):
         with pytest.raises(ConfigError):

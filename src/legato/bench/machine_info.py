@@ -3,7 +3,7 @@
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,19 @@ from legato.executor.memory import default_threads
 __all__ = ["header"]
 
 
-def header(flags: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-    """Machine, version and settings. flags: what argparse found; None and the command's function are left out."""
+def header(flags: Mapping[str, Any], seed: int | None, hidden: Sequence[str] = ()) -> dict[str, Any]:
+    """Machine, version and settings. flags: what argparse found; None and the command's function are left out.
+
+    hidden: NAME=VALUE texts of the command (HTTP headers) whose values, perhaps secret, do not belong in a report.
+    """
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shown(item) for item in value]
+        for text in hidden if isinstance(value, str) else ():
+            value = value.replace(text, f"{text.partition('=')[0]}=***")
+        return value
+
     return {
         "legato": __version__,
         "commit": _commit(),
@@ -27,8 +38,8 @@ def header(flags: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
             "memory_gib": _memory_gib(),
             "system": f"{platform.system()} {platform.release()}",
         },
-        "command": ["legato", *sys.argv[1:]],
-        "flags": {name: value for name, value in flags.items() if name != "run" and value is not None},
+        "command": shown(["legato", *sys.argv[1:]]),
+        "flags": {name: shown(value) for name, value in flags.items() if name != "run" and value is not None},
         "seed": seed,
     }
 

@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
     cohort = closed if closed < len(plan.samples) else 0
     outcome = run(plan, _Progress(len(plan.samples)))
     figures = evaluate(outcome, goodput=bounds, first_cohort=cohort, fixed_length=args.ignore_eos)
-    head = header({**vars(args), "model": plan.model}, seed)
+    head = header({**vars(args), "model": plan.model}, seed, hidden=args.header)
     subtitle = f"{plan.model} at {plan.endpoint.host}:{plan.endpoint.port}, {_arrival(args, plan)}"
     if args.json != "-":
         print_figures(f"{subtitle}; seed {seed}", figures)

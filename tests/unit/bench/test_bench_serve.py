@@ -147,6 +147,29 @@ def test_i06_warm_ups_share_no_prompt_and_are_in_no_figure(tmp_path: Path) -> No
     assert {"machine", "commit", "seed", "legato", "command"} <= set(written)
 
 
+def test_reports_do_not_hold_the_values_of_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / "out.json", tmp_path / "out.html"]
+    with scripted_server(lambda index, body: Answer()) as server:
+        sent = ["--header", "authorization=Bearer open-sesame", "x-note=a", "--num-prompts", "1"]
+        arguments = [
+            "bench",
+            "serve",
+            *sent,
+            "--base-url",
+            server.url,
+            "--json",
+            str(files[0]),
+            "--html",
+            str(files[1]),
+        ]
+        monkeypatch.setattr("sys.argv", ["legato", *arguments])
+        assert main(arguments) == 0
+    written = [file.read_text() for file in files]
+    assert not any("open-sesame" in text for text in written)
+    assert json.loads(written[0])["flags"]["header"] == ["authorization=***", "x-note=***"]
+    assert "authorization=***" in json.loads(written[0])["command"]
+
+
 def test_i08_the_start_of_a_closed_loop_is_stated() -> None:
     def record(index: int) -> Record:
         first = index < 4  # the cohort that starts at once waits ten times as long

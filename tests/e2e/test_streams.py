@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from harness import MODEL, Running, Script, serving
 
+from legato.core.config import SchedulerConfig
 from support.byte_level import TOKENIZER, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
@@ -20,45 +21,66 @@ def script() -> Script:
 
 @pytest.fixture(scope="module")
 def server(script: Script) -> Iterator[Running]:
-    with serving(ScriptedExecutor(vocab_size=VOCAB, emit=script)) as it:
+    cold = SchedulerConfig(enable_prefix_caching=False)  # a second request has the usage of the first
+    with serving(ScriptedExecutor(vocab_size=VOCAB, emit=script), scheduler=cold) as it:
         yield it
 
 
-def both_ways(server: Running, prompt: str, **body: Any) -> tuple[str, str, Any, list[str]]:
-    """Text, finish reason, usage and deltas; the same streamed as whole, as chat as by completion (oracle 1)."""
-    whole = server.complete(prompt, **body)
-    stream = server.stream("/v1/completions", prompt=prompt, stream_options={"include_usage": True}, **body)
-    [(_, choice)] = stream.choices().items()
-    [expected] = whole["choices"]
-    assert stream.done
-    assert choice["text"] == expected["text"]
-    assert (choice["finish_reason"], choice["stop_reason"]) == (expected["finish_reason"], expected["stop_reason"])
-    assert stream.usage == whole["usage"]
-    return expected["text"], expected["finish_reason"], whole["usage"], choice["deltas"]
+def both_ways(
+    server: Running, script: Script, answer: list[int], **body: Any
+) -> tuple[str, str, dict[str, int], list[str]]:
+    """Text, finish reason, usage and deltas of a scripted answer.
+
+    They are the same streamed as whole, as chat as by completion (oracle 1).
+    """
+    name = f"both ways {answer} {body}"
+    script.set(name, answer)
+    script.set(CHAT_HEAD + name + CHAT_TAIL, answer)
+    results = []
+    prompts: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": name},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": name}]},
+    }
+    for path, prompt in prompts.items():
+        whole = server.post(path, **prompt, **body).json()
+        stream = server.stream(path, **prompt, stream_options={"include_usage": True}, **body)
+        [(_, choice)] = stream.choices().items()
+        [expected] = whole["choices"]
+        text = expected["text"] if "text" in expected else expected["message"]["content"]
+        assert stream.done
+        assert choice["text"] == text
+        assert (choice["finish_reason"], choice["stop_reason"]) == (expected["finish_reason"], expected["stop_reason"])
+        assert stream.usage == whole["usage"]
+        results.append((text, expected["finish_reason"], whole["usage"], [d for d in choice["deltas"] if d]))
+    completion, chat = results
+    assert (chat[0], chat[1], chat[3]) == (completion[0], completion[1], completion[3])
+    assert chat[2]["completion_tokens"] == completion[2]["completion_tokens"]
+    return completion
 
 
 HELLO, ST, OP = (TOKENIZER.encode(piece)[0] for piece in ("hello", "ST", "OP"))
 
 
-@pytest.mark.parametrize("answer", [byte_tokens("one STOP two"), [*byte_tokens("one "), ST, OP, *byte_tokens(" two")]])
+@pytest.mark.parametrize(
+    "answer", [byte_tokens("one STOP! two"), [*byte_tokens("one "), ST, OP, *byte_tokens("! two")]]
+)
 def test_a01_no_part_of_a_stop_string_is_sent(server: Running, script: Script, answer: list[int]) -> None:
-    script.set("a01", answer)
-    text, finish, usage, deltas = both_ways(server, "a01", max_tokens=50, stop="STOP")
+    text, finish, usage, deltas = both_ways(server, script, answer, max_tokens=50, stop="STOP!")
     assert (text, finish) == ("one ", "stop")
     assert not any("S" in delta for delta in deltas)
-    used = len("one ") + (2 if ST in answer else 4)
+    used = len("one ") + (3 if ST in answer else 5)
     assert usage["completion_tokens"] == used, "tokens after the stop string are not billed"
 
 
 def test_a01_a_stop_string_may_begin_and_end_inside_tokens(server: Running, script: Script) -> None:
-    script.set("a01-inside", [*byte_tokens("x"), HELLO, ST, *byte_tokens("y")])
-    text, finish, usage, _ = both_ways(server, "a01-inside", max_tokens=50, stop=["loST"])
+    answer = [*byte_tokens("x"), HELLO, ST, *byte_tokens("y")]
+    text, finish, usage, _ = both_ways(server, script, answer, max_tokens=50, stop=["loS"])
     assert (text, finish, usage["completion_tokens"]) == ("xhel", "stop", 3)
 
 
 def test_include_stop_str_in_output(server: Running, script: Script) -> None:
-    script.set("a01-include", byte_tokens("one STOP two"))
-    text, finish, _, _ = both_ways(server, "a01-include", max_tokens=50, stop="TO", include_stop_str_in_output=True)
+    answer = byte_tokens("one STOP two")
+    text, finish, _, _ = both_ways(server, script, answer, stop="TO", include_stop_str_in_output=True)
     assert (text, finish) == ("one STO", "stop")
 
 
@@ -68,34 +90,31 @@ def test_include_stop_str_in_output(server: Running, script: Script) -> None:
 def test_a02_text_held_back_for_a_stop_string_is_not_lost(
     server: Running, script: Script, answer: str, max_tokens: int, finish: str
 ) -> None:
-    prompt = f"a02 {answer} {max_tokens}"
-    script.set(prompt, byte_tokens(answer))
-    text, reason, _, _ = both_ways(server, prompt, max_tokens=max_tokens, stop=["ABCD"])
+    text, reason, _, _ = both_ways(server, script, byte_tokens(answer), max_tokens=max_tokens, stop=["ABCD"])
     assert (text, reason) == (answer.removesuffix("ABCD"), finish)
 
 
 def test_min_tokens_come_before_stop_strings(server: Running, script: Script) -> None:
-    script.set("min", byte_tokens("a.b.c."))
-    assert both_ways(server, "min", stop=".", min_tokens=3)[0] == "a.b"
+    assert both_ways(server, script, byte_tokens("a.b.c."), stop=".", min_tokens=3)[0] == "a.b"
 
 
 SPLIT = "\U0001fae0\u9f9c\U0001f468\u200d\U0001f469\u200d\U0001f467"
 
 
 def test_a04_split_characters_are_never_replaced(server: Running, script: Script) -> None:
-    script.set("a04", byte_tokens(SPLIT))
-    text, _, _, deltas = both_ways(server, "a04", max_tokens=60)
+    text, _, _, deltas = both_ways(server, script, byte_tokens(SPLIT), max_tokens=60)
     assert text == SPLIT
     assert not any("\ufffd" in delta for delta in deltas)
+    script.set("a04", byte_tokens(SPLIT))
     stream = server.stream("/v1/completions", prompt="a04", max_tokens=60, n=2, temperature=1.0)
     assert [choice["text"] for choice in stream.choices().values()] == [SPLIT, SPLIT]
 
 
 def test_a05_invalid_bytes_do_not_break_the_answer(server: Running, script: Script) -> None:
-    script.set("a05", [*byte_tokens(SPLIT), *byte_tokens(b"\x85"), *byte_tokens(" on")])
-    text, _, _, _ = both_ways(server, "a05", max_tokens=60)
+    answer = [*byte_tokens(SPLIT), *byte_tokens(b"\x85"), *byte_tokens(" on")]
+    text, _, _, _ = both_ways(server, script, answer, max_tokens=60)
     assert text == SPLIT + "\ufffd on"
-    text, finish, _, _ = both_ways(server, "a05", max_tokens=2)
+    text, finish, _, _ = both_ways(server, script, answer, max_tokens=2)
     assert (text, finish) == ("\ufffd", "length")
 
 
@@ -153,14 +172,13 @@ def test_token_ids_as_prompts(server: Running, script: Script) -> None:
 def test_d08_ignore_eos_goes_on_but_stop_token_ids_still_stop(server: Running, script: Script) -> None:
     answer = [*byte_tokens("a"), 2, *byte_tokens("b"), 2, *byte_tokens("c")]
     script.set("d08", answer)
-    assert both_ways(server, "d08")[:2] == ("a", "stop")
-    assert both_ways(server, "d08", ignore_eos=True, max_tokens=5)[:2] == ("abc", "length")
+    assert both_ways(server, script, answer)[:2] == ("a", "stop")
+    assert both_ways(server, script, answer, ignore_eos=True, max_tokens=5)[:2] == ("abc", "length")
     whole = server.complete("d08", ignore_eos=True, max_tokens=5, stop_token_ids=byte_tokens("b"))
     assert whole["choices"][0]["text"] == "a"
     assert whole["choices"][0]["stop_reason"] == byte_tokens("b")[0]
-    assert both_ways(server, "d08", ignore_eos=True, max_tokens=5, skip_special_tokens=False)[0] == (
-        "a<|im_end|>b<|im_end|>c"
-    )
+    shown = both_ways(server, script, answer, ignore_eos=True, max_tokens=5, skip_special_tokens=False)
+    assert shown[0] == "a<|im_end|>b<|im_end|>c"
 
 
 def test_the_seed_is_returned_and_repeats_the_answer() -> None:

@@ -38,7 +38,7 @@ def test_the_golden_file_holds_these_cases(golden: dict[str, np.ndarray]) -> Non
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_e06_e07_e09_logits_equal_transformers(
+def test_e04_e06_e07_e09_logits_equal_transformers(
     kind: str, name: str, golden: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     executor = EXECUTORS[kind](tiny_source(CASES[name]), tmp_path)

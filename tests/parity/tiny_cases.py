@@ -21,7 +21,8 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-linear": ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
     "llama-llama3-8": ("llama", {"rope_scaling": {**_LLAMA3, "factor": 8.0}}),
     "llama-llama3-32": ("llama", {"rope_scaling": {**_LLAMA3, "factor": 32.0}}),
-    "llama-yarn": ("llama", {"rope_scaling": {**_YARN, "factor": 16.0}}),
+    # The tokens fill the whole context: the last one uses the last position (E04).
+    "llama-yarn": ("llama", {"rope_scaling": {**_YARN, "factor": 4.0}, "max_position_embeddings": POSITIONS}),
     "llama-head-dim-32": ("llama", {"head_dim": 32}),
     "llama-one-kv-head": ("llama", {"num_key_value_heads": 1, "hidden_act": "gelu_pytorch_tanh"}),
     "mistral-full": ("mistral", {"num_key_value_heads": 4, "hidden_act": "gelu"}),

@@ -11,7 +11,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format bench parity native-test sanitize size clean
+.PHONY: help serve test lint format bench parity native-test sanitize emulate size clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -56,6 +56,10 @@ sanitize: $(VENV)/dev ## the C++ tests under ASan + UBSan, then under TSan
 	  $(BIN)/ninja -C build/$$kind && \
 	  $(BIN)/ctest --test-dir build/$$kind --output-on-failure || exit 1; \
 	done
+
+emulate: build/native/build.ninja ## the C++ tests under qemu: x86-64 without AVX, with AVX2 only, and 64-bit ARM
+	$(BIN)/ninja -C build/native
+	PATH="$(abspath $(BIN)):$$PATH" tools/emulate.sh build/native
 
 size: $(VENV)/bin/python ## lines and tokens per package
 	$(BIN)/python tools/size.py

@@ -76,6 +76,12 @@ def main() -> None:
             sequence = ids[i] + runs[i][0][:40]
             logits = model(torch.tensor([sequence])).logits[0]
             arrays[f"logits_{i}"] = logits[-16:, ::LOGIT_STRIDE].numpy()
+    with np.load(GOLDEN) as before:
+        for name, new in arrays.items():
+            if name not in before or before[name].shape != new.shape:
+                print(f"{name}: new")
+            elif not np.array_equal(before[name], new):
+                print(f"{name}: moved by up to {np.abs(before[name].astype(np.float64) - new).max():.1e}")
     np.savez_compressed(GOLDEN, **arrays)
     print(f"{GOLDEN}: {GOLDEN.stat().st_size} bytes")
 

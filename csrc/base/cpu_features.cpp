@@ -61,6 +61,17 @@ const char* x86_obstacle(Isa isa) {
   return nullptr;
 }
 
+// Intel's cores run vdpbf16ps at half the rate of the two FMAs whose bits it gives, so avx512_vnni has the same results
+// sooner (docs/benchmarks.md, `legato bench machine`).
+bool slow_bf16_dot() {
+  const Registers r = cpuid(0, 0);
+  return r.ebx == signature_INTEL_ebx && r.ecx == signature_INTEL_ecx && r.edx == signature_INTEL_edx;
+}
+
+#else
+
+bool slow_bf16_dot() { return false; }
+
 #endif
 
 Isa isa_from_name(const std::string& name) {
@@ -98,7 +109,8 @@ Isa choose_isa(const char* forced) {
   }
   int32_t best = kIsaCount - 1;
   while (isa_obstacle(static_cast<Isa>(best)) != nullptr) --best;  // portable has no obstacle
-  return static_cast<Isa>(best);
+  const Isa isa = static_cast<Isa>(best);
+  return isa == Isa::avx512_bf16 && slow_bf16_dot() ? Isa::avx512_vnni : isa;
 }
 
 }  // namespace legato

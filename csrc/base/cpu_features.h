@@ -14,7 +14,7 @@ const char* isa_name(Isa isa);
 // A feature bit alone is not permission: the operating system must also save the registers (XCR0).
 const char* isa_obstacle(Isa isa);
 
-// The best usable level, or the one named by `forced` (null or empty: none is forced; "vnni" and "bf16" are short
+// The fastest usable level, or the one named by `forced` (null or empty: none is forced; "vnni" and "bf16" are short
 // names). std::invalid_argument for an unknown name or a level that cannot be used here.
 Isa choose_isa(const char* forced);
 

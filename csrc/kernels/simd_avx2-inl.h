@@ -71,6 +71,9 @@ LEGATO_INLINE __m128i to_bf16(Vf v) {
   const __m256i result = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
   return _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
 }
+LEGATO_INLINE Vf rounded_to_bf16(Vf v) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(to_bf16(v)), 16));
+}
 LEGATO_INLINE void store_bf16(uint16_t* p, Vf v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(v)); }
 LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) {
   alignas(16) uint16_t lanes[kLanes];

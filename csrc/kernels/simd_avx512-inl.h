@@ -64,6 +64,9 @@ LEGATO_INLINE __m256i to_bf16(Vf v) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16));
 #endif
 }
+LEGATO_INLINE Vf rounded_to_bf16(Vf v) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(v)), 16));
+}
 LEGATO_INLINE void store_bf16(uint16_t* p, Vf v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
 

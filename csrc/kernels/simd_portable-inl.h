@@ -82,6 +82,10 @@ LEGATO_INLINE VfPair load_bf16_pairs(const uint8_t* p) {
 }
 
 // Round to nearest even; a NaN stays one.
+LEGATO_INLINE Vf rounded_to_bf16(Vf v) {
+  for (int i = 0; i < kLanes; ++i) v[i] = float_from_bf16(bf16_from_float(v[i]));
+  return v;
+}
 LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) {
   for (int i = 0; i < n; ++i) p[i] = bf16_from_float(v[i]);
 }

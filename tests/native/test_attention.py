@@ -56,7 +56,7 @@ class Case:
         q = self.x[row, : self.heads * dim]
         if self.dtype == "bf16":
             k, v = round_bf16(k), round_bf16(v)
-            q = round_bf16(q) if self.isa == "avx512_bf16" else q
+            q = round_bf16(q)
         heads = ((q, self.heads), (k, self.kv_heads), (v, self.kv_heads))
         q, k, v = (a.reshape(-1, count, dim).astype(np.float64) for a, count in heads)
         k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -65,7 +65,7 @@ class Case:
         p /= p.sum(axis=1, keepdims=True)
         out = np.einsum("hp,phd->hd", p, v)
         score_error = 2**-22 * np.einsum("hd,phd->hp", abs(q[0]), abs(k)).max(axis=1)
-        weight_error = 2**-8 if self.dtype == "bf16" and self.isa == "avx512_bf16" else 2**-20
+        weight_error = 2**-8 if self.dtype == "bf16" else 2**-20
         bound = (2 * score_error + weight_error)[:, None] * np.einsum("hp,phd->hd", p, abs(v))
         return out.ravel(), bound.ravel()
 

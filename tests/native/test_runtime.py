@@ -94,6 +94,17 @@ def test_logits_are_those_of_the_reference(case: str, isa: str, tmp_path: Path, 
     assert error.max() <= 10 * tolerance
 
 
+WIDE = [isa for isa in LEVELS if isa.startswith("avx512")]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_levels_of_avx512_give_the_same_bits(case: str, tmp_path: Path) -> None:
+    """So the fastest may be chosen on each CPU: vdpbf16ps is not, where two FMAs take less time."""
+    family, dtype, format, _ = CASES[case]
+    path = write_tiny(tmp_path / "tiny.legato", source_of(family, dtype), format=format)
+    assert len({logits(open_native(path, isa=isa, threads=2), TOKENS).tobytes() for isa in WIDE}) <= 1
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> NativeExecutor:
     return open_native(tiny_engine(tmp_path / "tiny.legato"), threads=2)
@@ -291,7 +302,7 @@ def test_info_and_profile(tmp_path: Path) -> None:
     assert info.cache_groups[0].bytes_per_block == 3 * 2 * 2 * 16 * 16 * 2  # layers, K and V, heads, slots, dim, bf16
     assert info.details["weights"] == "q8_0"
     assert info.details["threads"] == "2"
-    assert info.details["isa"] == LEVELS[-1]
+    assert info.details["isa"] in LEVELS[-2:]
     result = run(executor, step(info, TOKENS, 0, outputs=[49], reset=GREEDY))
     assert set(result.times_ms) == {"prepare", "forward", "sample"}
     profile = executor.profile(reset=True)

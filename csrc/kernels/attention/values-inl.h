@@ -15,9 +15,11 @@ struct CacheF32 {
   static LEGATO_INLINE void put(float* p, Vf v) { store(p, v); }
 };
 
+// bf16: q and the probabilities are rounded to it too, and of a pair the second product is added first. That is what
+// vdpbf16ps does; two FMAs give its very bits, since a product of two bf16 is exact in f32.
+
 #if defined(__AVX512BF16__)
 
-// vdpbf16ps: acc + a1 * b1 + a0 * b0, with q and the probabilities rounded to bf16.
 struct CacheBf16 {
   using Value = uint16_t;
   using Line = __m512i;
@@ -50,9 +52,9 @@ struct CacheBf16 {
     return {first ? v.first : zero(), second ? v.second : zero()};
   }
   static LEGATO_INLINE Vf mac(Vf acc, Line v, const float* factor) {
-    return fma(v.second, splat(factor[1]), fma(v.first, splat(factor[0]), acc));
+    return fma(v.first, splat(factor[0]), fma(v.second, splat(factor[1]), acc));
   }
-  static LEGATO_INLINE void put(float* p, Vf v) { store(p, v); }
+  static LEGATO_INLINE void put(float* p, Vf v) { store(p, rounded_to_bf16(v)); }
 };
 
 #endif

@@ -46,16 +46,17 @@ struct DotBf16 : DotF32 {
 
 #else
 
-// Part 0 is the even k of the pair, part 1 the odd. A bf16 is the upper half of an f32.
+// Part 0 is the odd k of the pair, part 1 the even: the order of vdpbf16ps, and so its bits, since a product of two
+// bf16 is exact in f32. A bf16 is the upper half of an f32.
 struct DotBf16 : DotF32 {
   static constexpr int32_t kSubs = 2;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
     const Ints pairs = load_as<Ints>(p);
-    return reinterpret_cast<Vf>(sub == 0 ? pairs << 16 : pairs & -65536);
+    return reinterpret_cast<Vf>(sub == 0 ? pairs & -65536 : pairs << 16);
   }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t sub) {
     const uint32_t pair = load_as<uint32_t>(p);
-    return splat(float_from_bits(sub == 0 ? pair << 16 : pair & 0xffff0000u));
+    return splat(float_from_bits(sub == 0 ? pair & 0xffff0000u : pair << 16));
   }
 };
 

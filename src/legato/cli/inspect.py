@@ -1,6 +1,7 @@
 """`legato inspect`: what a model was turned into, and how this machine would run it."""
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -94,7 +95,8 @@ def _levels(levels: "dict[str, str | None]", chosen: str) -> Iterator[str]:
     for name, obstacle in levels.items():
         yield f"  {name:12} {obstacle or ('chosen' if name == chosen else state)}"
         if name == chosen:
-            state = "usable, but LEGATO_ISA asks for a lower one"
+            forced = os.environ.get("LEGATO_ISA")
+            state = "usable, but LEGATO_ISA asks for a lower one" if forced else "usable, but slower on this CPU"
 
 
 def _summary(file: "EngineFile", details: "Mapping[str, str]") -> Iterator[str]:

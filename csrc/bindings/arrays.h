@@ -29,6 +29,7 @@ void require(bool condition, const char* message);
 const float* values_or_null(const OptionalVector& array, int64_t length, const char* message);
 
 void bind_ops_attention(nanobind::module_& m);
+void bind_ops_attention_bench(nanobind::module_& m);
 void bind_ops_sample(nanobind::module_& m);
 
 }  // namespace legato

@@ -11,6 +11,7 @@
 
 #include "base/cpu_features.h"
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "runtime/runtime.h"
 
 namespace nb = nanobind;
@@ -198,9 +199,8 @@ class PyRuntime {
 
 RuntimeOptions make_options(const std::string& isa, const std::string& kv_dtype, int32_t block_size, int32_t num_blocks,
                             int32_t max_rows, int32_t max_seqs, int32_t max_position, int32_t threads, bool prefault) {
-  if (kv_dtype != "bf16" && kv_dtype != "fp32") throw std::invalid_argument("kv_dtype must be bf16 or fp32");
   return {choose_isa(isa.c_str()),
-          kv_dtype == "fp32" ? KvType::f32 : KvType::bf16,
+          kv_type(kv_dtype),
           block_size,
           num_blocks,
           max_rows,

@@ -5,7 +5,6 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/names.h"
+#include "bindings/timing.h"
 #include "kernels/pack.h"
 
 namespace nb = nanobind;
@@ -89,7 +89,6 @@ struct Workload {
 };
 
 double time_call(const KernelTable& table, const Workload& work, int threads, double min_seconds) {
-  using Clock = std::chrono::steady_clock;
   ThreadPool pool(threads);
   std::vector<AlignedBuffer> scratch;
   for (int t = 0; t < threads; ++t) scratch.emplace_back(kLinearScratchBytes);
@@ -103,16 +102,7 @@ double time_call(const KernelTable& table, const Workload& work, int threads, do
       });
     }
   };
-  pass();
-  double best = 1e30, total = 0;
-  do {
-    const Clock::time_point start = Clock::now();
-    pass();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = seconds < best ? seconds : best;
-    total += seconds;
-  } while (total < min_seconds);
-  return best / static_cast<double>(work.copies.size());
+  return best_seconds(min_seconds, pass) / static_cast<double>(work.copies.size());
 }
 
 double linear_bench(const Weight& shape, const std::string& act_format, int32_t m, const std::string& epilogue,

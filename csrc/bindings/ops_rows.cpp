@@ -97,6 +97,7 @@ void bind_ops_rows(nb::module_& m) {
   m.def("quantize", &quantize, "isa"_a, "x"_a, "acts"_a, "Rows of x into `acts`.");
   m.def("find_faults", &find_faults, "isa"_a, "x"_a, "faults"_a, "faults[r] = 1 where row r holds NaN or Inf, else 0.");
   bind_ops_attention(m);
+  bind_ops_attention_bench(m);
   bind_ops_sample(m);
 }
 

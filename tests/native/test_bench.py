@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from legato import _native
 from legato.bench.compare import compare
 from legato.bench.machine import KINDS, Peaks, bandwidth, peaks, usable_levels
-from legato.bench.ops import FORMATS, linears, rows_kernels
+from legato.bench.ops import FORMATS, KV_DTYPES, attentions, linears, rows_kernels
 from legato.bench.quality import measure, windows
 from legato.bench.workloads import Job
 from legato.cli.main import main
@@ -104,17 +105,66 @@ def test_shares_are_of_the_limits_given() -> None:
     assert others[0].bytes == 4 * 64 * 4
 
 
+@pytest.mark.parametrize("isa", usable_levels())
+def test_attention_counts_the_positions_that_its_rows_see(isa: str) -> None:
+    """Three sequences decode over 17 positions, in two blocks of 16 each; and one of 17 rows is prefilled."""
+    limits = Peaks(isa, 2, int8=4e9, bf16=2e9, f32=1e9)
+    sizes = {"heads": (4, 2, 20), "context": 17, "batch": 3, "seconds": 1e-6, "layers_bytes": 1}
+    runs = attentions(limits, 1e9, kv_dtypes=KV_DTYPES, **sizes)
+    assert [run.rows for run in runs] == [3, 17] * len(KV_DTYPES)
+    assert [run.operations for run in runs] == [4.0 * 4 * 20 * 3 * 17, 4.0 * 4 * 20 * 17 * 18 / 2] * len(KV_DTYPES)
+    named = {(run.name.split()[0], run.name.split()[2]): run for run in runs}
+    assert named["decode", "fp32"].bytes == 3 * 2 * 16 * 2 * 2 * 32 * 4  # K and V of two heads, padded to 32
+    assert named["prefill", "bf16"].bytes == 2 * 16 * 2 * 2 * 32 * 2
+    for (_, dtype), run in named.items():
+        assert run.of_peak == pytest.approx(run.operations / run.seconds / (1e9 if dtype == "fp32" else 2e9))
+        assert run.of_bandwidth == pytest.approx(run.bytes / run.seconds / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"kv_dtype": "int3"}, "KV dtype"),
+        ({"rows": 9}, "context"),
+        ({"sequences": 0}, "sequences"),
+        ({"heads": 3}, "heads"),
+        ({"kv_heads": 0}, "heads"),
+        ({"head_dim": 514}, "head_dim"),
+        ({"threads": 0}, "threads"),
+        ({"isa": "amx"}, "amx"),
+    ],
+)
+def test_impossible_attention_is_refused(changes: dict[str, Any], word: str) -> None:
+    sizes = {"sequences": 1, "context": 8, "rows": 8, "heads": 4, "kv_heads": 2, "head_dim": 16}
+    with pytest.raises(ValueError, match=word):
+        _native.ops.attention_bench(**{"kv_dtype": "bf16", **sizes, **changes})
+
+
 def test_machine_and_ops_print_and_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "out.json"
     few = ("--threads", "1", "--seconds", "1e-6", "--json", str(file))
     assert main(["bench", "machine", *few]) == 0
     written = json.loads(file.read_text())["results"]
     assert [found["isa"] for found in written["peaks"]] == usable_levels()
-    assert main(["bench", "ops", "--formats", "int8", "--shapes", "64x64", "--rows", "2", *few]) == 0
+    assert main(["bench", "ops", "--formats", "int8", "--shapes", "64x64", "--rows", "2", "--context", "9", *few]) == 0
     written = json.loads(file.read_text())["results"]
     assert written["kernels"][0]["name"] == "linear int8 64x64"
     assert written["peaks"]["isa"] == _native.ops.choose_isa(os.environ.get("LEGATO_ISA"))
+    names = " ".join(kernel["name"] for kernel in written["kernels"])
+    assert "decode attention, bf16 KV, context 9" in names
+    assert "rms norm" in names
     assert "of read bandwidth" in capsys.readouterr().out
+
+
+def test_ops_runs_the_kernels_that_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    few = ("--kernels", "attention", "--kv-dtypes", "bf16", "--heads", "4x2x16", "--context", "20", "--batch", "3")
+    assert main(["bench", "ops", *few, "--threads", "1", "--seconds", "1e-6", "--json", str(file)]) == 0
+    kernels = json.loads(file.read_text())["results"]["kernels"]
+    assert [(kernel["name"], kernel["rows"]) for kernel in kernels] == [
+        ("decode attention, bf16 KV, context 20", 3),
+        ("prefill attention, bf16 KV, context 20", 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +176,12 @@ def test_machine_and_ops_print_and_write(tmp_path: Path, capsys: pytest.CaptureF
         (("ops", "--formats", "int3"), "formats"),
         (("ops", "--shapes", "3x"), "shapes"),
         (("ops", "--rows", "0"), "rows"),
+        (("ops", "--kernels", "softmax"), "kernels"),
+        (("ops", "--kv-dtypes", "int3"), "kv_dtypes"),
+        (("ops", "--heads", "9x3"), "heads"),
+        (("ops", "--heads", "9x2x64"), "heads"),
+        (("ops", "--heads", "8x2x514"), "heads"),
+        (("ops", "--context", "0"), "context"),
         (("quality", "--text", "nothing.txt"), "nothing.txt"),
         (("quality", "--text", "nothing.txt", "--window", "1"), "window"),
     ],

@@ -1,7 +1,8 @@
 """Single kernels against this run's measured limits.
 
 Matrix products go through copies of a weight that no cache holds, as a step through a model's layers does. A product
-of few rows is bound by the bytes of its weight, one of many rows by arithmetic; both shares are given.
+of few rows is bound by the bytes of its weight, one of many rows by arithmetic; both shares are given. Attention goes
+through layers of a cache in the same way: decode is bound by the bytes of K and V, prefill by arithmetic.
 """
 
 import time
@@ -13,8 +14,9 @@ import numpy as np
 
 from legato import _native
 from legato.bench.machine import Peaks
+from legato.core.config import CacheConfig, flags
 
-__all__ = ["FORMATS", "SHAPES", "OpRun", "linears", "rows_kernels"]
+__all__ = ["FORMATS", "HEADS", "KV_DTYPES", "SHAPES", "OpRun", "attentions", "linears", "rows_kernels"]
 
 # name: (packed type, layout, activations, kind of number that its arithmetic peak is of)
 FORMATS: dict[str, tuple[str, dict[str, Any], str, str]] = {
@@ -24,7 +26,11 @@ FORMATS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "q4_1": ("q4", {"group": 32, "has_min": True}, "s8g32", "int8"),
 }
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))  # n x k of the default model
-COPIES_BYTES = 1 << 28  # of a weight's copies together
+HEADS = (9, 3, 64)  # q heads, kv heads and head_dim of the default model
+KV_DTYPES = tuple(
+    dtype for flag in flags(CacheConfig) if flag.name == "kv_cache_dtype" for dtype in flag.choices if dtype != "auto"
+)
+COPIES_BYTES = 1 << 28  # of a weight's copies together, or of the layers of a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ def linears(
     bandwidth: float,
     *,
     formats: Sequence[str],
-    shapes: Sequence[tuple[int, int]],
+    shapes: Sequence[Sequence[int]],
     rows: Sequence[int],
     seconds: float = 0.2,
     copies_bytes: int = COPIES_BYTES,
@@ -73,6 +79,47 @@ def linears(
                 of_peak, of_bandwidth = operations / took / peaks.of(kind), weight.bytes / took / bandwidth
                 name = f"linear {format} {n}x{k}"
                 runs.append(OpRun(name, m, took, operations, weight.bytes, of_peak, of_bandwidth))
+    return runs
+
+
+def attentions(
+    peaks: Peaks,
+    bandwidth: float,
+    *,
+    kv_dtypes: Sequence[str],
+    heads: Sequence[int] = HEADS,
+    context: int = 1024,
+    batch: int = 32,
+    seconds: float = 0.2,
+    layers_bytes: int = COPIES_BYTES,
+) -> list[OpRun]:
+    """Attention of one layer: a decode step of `batch` sequences, and the prefill of one, each over `context` tokens.
+
+    The peak is that of bf16, of f32 for an fp32 cache. Operations are the products with K and with V that a causal
+    mask leaves. Items are cut as in a step of many sequences, never along the context.
+    """
+    q_heads, kv_heads, head_dim = heads
+    runs = []
+    for dtype in kv_dtypes:
+        for kind, sequences, rows, size in (("decode", batch, 1, layers_bytes), ("prefill", 1, context, 1)):
+            took, size = _native.ops.attention_bench(
+                dtype,
+                sequences,
+                context,
+                rows,
+                q_heads,
+                kv_heads,
+                head_dim,
+                threads=peaks.threads,
+                isa=peaks.isa,
+                bytes=size,
+                min_seconds=seconds,
+            )
+            seen = sequences * sum(range(context - rows + 1, context + 1))
+            operations = 4.0 * q_heads * head_dim * seen
+            of_peak = operations / took / peaks.of("f32" if dtype == "fp32" else "bf16")
+            name = f"{kind} attention, {dtype} KV, context {context}"
+            runs.append(OpRun(name, sequences * rows, took, operations, size, of_peak, size / took / bandwidth))
     return runs
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,16 @@ def add_to(kinds: Commands) -> None:
     )
     ops = add_command(kinds, "ops", "run single kernels against this machine's measured limits", _ops)
     ops.add_argument("--isa", metavar="NAME", help="ISA level; default: the one an engine chooses here")
+    ops.add_argument("--kernels", nargs="+", metavar="NAME", help="linear, attention, rows; default: all")
     ops.add_argument("--formats", nargs="+", metavar="NAME", help="f32, bf16, int8, q4_1; default: all")
     ops.add_argument("--shapes", nargs="+", metavar="NxK", help="default: those of the default model")
     ops.add_argument(
         "--rows", nargs="+", type=whole, default=[1, 32, 128, 512], metavar="N", help="default: 1 32 128 512"
     )
+    ops.add_argument("--kv-dtypes", nargs="+", metavar="NAME", help="of attention; default: all")
+    ops.add_argument("--heads", metavar="QxKVxDIM", help="of attention; default: those of the default model")
+    ops.add_argument("--context", type=whole, default=1024, metavar="N", help="of attention (default: 1024)")
+    ops.add_argument("--batch", type=whole, default=32, metavar="N", help="sequences that decode (default: 32)")
     for parser in (machine, ops):
         parser.add_argument(
             "--threads", type=whole, metavar="N", help="default: physical cores within affinity and quota"
@@ -67,22 +73,35 @@ def _machine(args: argparse.Namespace) -> int:
 
 def _ops(args: argparse.Namespace) -> int:
     from legato.bench.machine import bandwidth, default_level, peaks, usable_levels
-    from legato.bench.ops import FORMATS, SHAPES, linears, rows_kernels
+    from legato.bench.ops import FORMATS, HEADS, KV_DTYPES, SHAPES, attentions, linears, rows_kernels
     from legato.bench.report import print_rows, write_json
 
-    threads, levels, formats = _threads(args), usable_levels(), args.formats or list(FORMATS)
+    threads, levels = _threads(args), usable_levels()
     isa = args.isa or default_level()
     if isa not in levels:
         raise ConfigError(f"isa: {isa!r} is not one of {', '.join(levels)}")
-    for name in formats:
-        if name not in FORMATS:
-            raise ConfigError(f"formats: {name!r} is not one of {', '.join(FORMATS)}")
-    if min(args.rows) < 1:
-        raise ConfigError("rows must be at least 1")
-    shapes = [_shape(text) for text in args.shapes] if args.shapes else SHAPES
+    kernels = _some(args, "kernels", ("linear", "attention", "rows"))
+    formats, kv_dtypes = _some(args, "formats", FORMATS), _some(args, "kv_dtypes", KV_DTYPES)
+    if min(*args.rows, args.context, args.batch) < 1:
+        raise ConfigError("rows, context and batch must be at least 1")
+    shapes = [_numbers("shapes", text, "NxK") for text in args.shapes] if args.shapes else SHAPES
+    heads = _heads(args.heads) if args.heads else HEADS
     limits, rate = peaks(isa, threads, args.seconds), bandwidth(isa, threads, args.seconds)
-    runs = linears(limits, rate, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
-    runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds))
+    runs = []
+    if "linear" in kernels:
+        runs += linears(limits, rate, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
+    if "attention" in kernels:
+        runs += attentions(
+            limits,
+            rate,
+            kv_dtypes=kv_dtypes,
+            heads=heads,
+            context=args.context,
+            batch=args.batch,
+            seconds=args.seconds,
+        )
+    if "rows" in kernels:
+        runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds))
     if args.json != "-":
         title = (
             f"{isa}, {threads} threads; measured peaks: int8 {limits.int8 / 1e9:.0f} GOP/s, "
@@ -156,14 +175,31 @@ def _threads(args: argparse.Namespace) -> int:
     return args.threads or default_threads()
 
 
-def _shape(text: str) -> tuple[int, int]:
+def _some(args: argparse.Namespace, name: str, known: Collection[str]) -> Sequence[str]:
+    """The names given by a flag; all that are known where it was not given."""
+    given: list[str] = getattr(args, name) or list(known)
+    for each in given:
+        if each not in known:
+            raise ConfigError(f"{name}: {each!r} is not one of {', '.join(known)}")
+    return given
+
+
+def _numbers(name: str, text: str, form: str) -> tuple[int, ...]:
+    """The numbers above 0 of a text like 3x4, as many as in `form`."""
     try:
-        n, k = (int(part) for part in text.split("x"))
+        numbers = tuple(int(part) for part in text.split("x"))
     except ValueError:
-        n = k = 0
-    if n < 1 or k < 1:
-        raise ConfigError(f"shapes: {text!r} is not NxK")
-    return n, k
+        numbers = ()
+    if len(numbers) != len(form.split("x")) or min(numbers) < 1:
+        raise ConfigError(f"{name}: {text!r} is not {form}")
+    return numbers
+
+
+def _heads(text: str) -> tuple[int, ...]:
+    q_heads, kv_heads, head_dim = heads = _numbers("heads", text, "QxKVxDIM")
+    if q_heads % kv_heads or head_dim % 2 or head_dim > 512:
+        raise ConfigError("heads: Q must be a multiple of KV, and DIM even and at most 512")
+    return heads
 
 
 def _header(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,10 +5,11 @@ constexpr int kTileVectors = kKvTile / kLanes;  // vectors that hold one value o
 constexpr int64_t kLineBytes = kKvTile * 4;     // of a K tile
 constexpr int64_t kVectorBytes = kLanes * 4;
 
-// scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`.
+// scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`; `next` are read after them.
 template <class Cache, int M, int N>
 LEGATO_INLINE void score_vectors(const typename Cache::Value* q, int64_t q_stride, const uint8_t* const* k,
-                                 int32_t lines, float* scores) {
+                                 const uint8_t* const* next, int32_t lines, float* scores) {
+  const int64_t tile_bytes = lines * kLineBytes;
   Vf acc[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
@@ -18,6 +19,9 @@ LEGATO_INLINE void score_vectors(const typename Cache::Value* q, int64_t q_strid
   for (int32_t i = 0; i < lines; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
+      // Tiles lie anywhere, and the hardware's own prefetch ends with each. V, behind K, is read when all scores are known.
+      __builtin_prefetch(next[j] + i * kLineBytes);
+      __builtin_prefetch(k[j] + tile_bytes + i * kLineBytes, 0, 2);
       const typename Cache::Line line = Cache::line(k[j] + i * kLineBytes);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) acc[m][j] = Cache::mac(acc[m][j], line, q + m * q_stride + i * Cache::kValues);
@@ -39,11 +43,12 @@ void score_tiles(const typename Cache::Value* q, int64_t q_stride, const uint8_t
   const auto at = [tiles](int32_t v) { return tiles[v / kTileVectors] + v % kTileVectors * kVectorBytes; };
   for (; j + 2 <= last; j += 2) {
     const uint8_t* const k[2] = {at(j), at(j + 1)};
-    score_vectors<Cache, M, 2>(q, q_stride, k, lines, scores + j * kLanes);
+    const uint8_t* const next[2] = {at(smaller(j + 2, last - 1)), at(smaller(j + 3, last - 1))};
+    score_vectors<Cache, M, 2>(q, q_stride, k, next, lines, scores + j * kLanes);
   }
   if (j < last) {
     const uint8_t* const k[1] = {at(j)};
-    score_vectors<Cache, M, 1>(q, q_stride, k, lines, scores + j * kLanes);
+    score_vectors<Cache, M, 1>(q, q_stride, k, k, lines, scores + j * kLanes);
   }
 }
 

@@ -1,6 +1,5 @@
 """A Hugging Face folder, from files to text, on both executors."""
 
-import json
 import subprocess
 import sys
 import time
@@ -8,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.numpy
 
 from legato import LLM, SamplingParams
 from legato.core.errors import CheckpointError, ConfigError
 from legato.weights.cache_dir import list_cache, prune
-from support.byte_level import ASSETS, CHATML, EOS, VOCAB
-from support.tiny_models import tiny_array, tiny_config, tiny_shapes
+from support.tiny_folders import tiny_folder
 
 PROMPTS = ["hello", "a longer prompt, with more to look back at", "x"]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -22,16 +19,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny-llama"
-    path.mkdir()
-    config = tiny_config("llama", vocab_size=VOCAB, eos_token_id=EOS)
-    arrays = {name: tiny_array(name, shape) for name, shape in tiny_shapes(config).items()}
-    safetensors.numpy.save_file(arrays, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "tokenizer.json").write_text(ASSETS.tokenizer_json)
-    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
-    (path / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7}))
-    return path
+    return tiny_folder(tmp_path / "tiny-llama")
 
 
 def settings(folder: Path, **more: Any) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from legato import _native
-from legato.bench.compare import compare
 from legato.bench.machine import KINDS, Peaks, bandwidth, peaks, usable_levels
 from legato.bench.ops import FORMATS, KV_DTYPES, attentions, linears, rows_kernels
+from legato.bench.policies import compare
+from legato.bench.profile import BETWEEN
 from legato.bench.quality import measure, windows
 from legato.bench.workloads import Job
 from legato.cli.main import main
@@ -20,6 +21,7 @@ from legato.core.errors import ConfigError
 from legato.executor.native import NativeExecutor
 from support.drive import logits
 from support.tiny_engines import open_native, tiny_engine
+from support.tiny_folders import tiny_folder
 
 SMALL = {"num_blocks": 64, "threads": 1, "max_num_seqs": 4}
 FLAGS = ("--num-blocks", "64", "--threads", "1", "--max-num-seqs", "4")
@@ -37,6 +39,7 @@ def test_policies_differ_in_steps_and_rows_as_they_should() -> None:
     assert pads.steps == skips.steps
     assert pads.rows == 8 * 3 + 4 * 11 + 4 * 2
     assert pads.useless_rows > continuous.useless_rows == 0
+    assert all(1 / 16 <= run.kv_waste <= 13 / 16 for run in runs)  # at most one block each, of 16 slots, never empty
 
 
 def test_latency_leaves_the_warm_up_out(tmp_path: Path) -> None:
@@ -68,6 +71,46 @@ def test_throughput_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (result["tokens_in"], result["tokens_out"]) == (128, 128)
     assert page.read_text().count("<svg") == 3
     assert "single" in capsys.readouterr().out
+
+
+def test_a_warm_prefix_cache_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CASES I06. The second of two equal rounds finds all of the prompt but its last block."""
+    file = tmp_path / "out.json"
+    arguments = ("--workloads", "single", "--rounds", "2", "--enable-prefix-caching", "--json", str(file))
+    assert main(["bench", "throughput", *FLAGS, *arguments]) == 0
+    [result] = json.loads(file.read_text())["results"]
+    assert (result["cached"], result["cached_share"]) == (112, 112 / 256)
+    assert "44%" in capsys.readouterr().out
+
+
+def test_profile_divides_all_of_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    assert main(["bench", "profile", *FLAGS, "--workloads", "single", "--rounds", "1", "--json", str(file)]) == 0
+    [found] = json.loads(file.read_text())["results"]
+    assert (found["steps"], found["rows"]) == (128, 128 + 127)
+    assert sum(found["parts"].values()) == pytest.approx(found["seconds"])
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    assert {"linear", "attention", "prepare", "sample", BETWEEN} <= set(found["parts"])
+    assert min(found["parts"].values()) >= 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("single", "attention", BETWEEN, "rows per step"))
+
+
+def test_policies_draw_ids_that_a_small_vocabulary_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_jobs(seed: int, last_id: int) -> dict[str, list[Job]]:
+        return {"agent": [Job((100, last_id - 1), 3)] * 2}
+
+    monkeypatch.setattr("legato.bench.workloads.standard", two_jobs)
+    folder, file = tiny_folder(tmp_path / "tiny"), tmp_path / "out.json"
+    few = (*FLAGS, "--rounds", "1", "--cache-dir", str(tmp_path / "cache"), "--json", str(file))
+    assert main(["bench", "compare", "policies", str(folder), *few]) == 0
+    results = json.loads(file.read_text())["results"]
+    assert [run["tokens_out"] for run in results["policies"]] == [6, 6, 6]
+    assert [memory["layout"].split(",")[0] for memory in results["kv_memory"]] == ["contiguous", "contiguous", "paged"]
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("continuous is", "KV waste", "why:", "streams", "paged, blocks of 16"))
 
 
 @pytest.mark.parametrize("isa", usable_levels())

@@ -9,7 +9,7 @@ from legato.bench.load import Run
 from legato.bench.plot import Line, cdf, chart
 from legato.bench.recorder import Trace
 from legato.bench.report import LABELS, LATENCY_COLUMNS, latency_rows
-from legato.bench.throughput import Throughput
+from legato.bench.throughput import COLUMNS, Throughput, cells
 
 __all__ = ["page", "serve_page", "throughput_page"]
 
@@ -149,13 +149,8 @@ def throughput_page(
     results: Sequence[Throughput], traces: Mapping[str, Trace], header: Mapping[str, Any], subtitle: str
 ) -> str:
     """The report of an offline run; traces: of the last round of each workload."""
-    columns = ["workload", "requests", "tokens in", "tokens out", "output tok/s", "total tok/s", "spread"]
-    rows = []
-    body = []
+    body = [_table(COLUMNS, [cells(result) for result in results])]
     for result in results:
-        counts = (result.requests, result.tokens_in, result.tokens_out)
-        rates = (f"{result.output_per_s:,.1f}", f"{result.total_per_s:,.1f}", f"{result.spread:.1%}")
-        rows.append([result.workload, *(f"{count:,}" for count in counts), *rates])
         trace, end = traces[result.workload], result.seconds[-1]
         seconds = "seconds from the start"
         charts = [
@@ -164,4 +159,4 @@ def throughput_page(
             chart("Requests ended", seconds, "% of requests", [cdf("ended", trace.ended)], y_max=100),
         ]
         body.append(f'<h2>{escape(result.workload)}, last round</h2><div class="charts">{"".join(charts)}</div>')
-    return page("Offline throughput", subtitle, [_table(columns, rows), *body], header)
+    return page("Offline throughput", subtitle, body, header)

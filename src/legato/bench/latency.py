@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 
-from legato.bench.workloads import FIRST_ID, LAST_ID
+from legato.bench.workloads import FIRST_ID, last_id_of
 from legato.core.types import SamplingParams
 from legato.engine.llm import LLM
 
@@ -26,7 +26,7 @@ def measure(
 ) -> list[float]:
     """Seconds of each iteration after the warm-up ones. Every iteration has prompts of its own."""
     rng = random.Random(seed)
-    ids = range(FIRST_ID, min(LAST_ID, llm.info.vocab_size))
+    ids = range(FIRST_ID, last_id_of(llm.info.vocab_size))
     params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
     seconds = []
     for index in range(-warmups, iterations):

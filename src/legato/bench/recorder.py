@@ -1,4 +1,4 @@
-"""Watches an engine from its loop: how many tokens came when, and how many sequences ran."""
+"""Watches an engine from its loop: how many tokens came when, how many sequences ran, how full their blocks were."""
 
 import time
 from collections.abc import Sequence
@@ -12,11 +12,15 @@ __all__ = ["Recorder", "Trace"]
 
 @dataclass(slots=True)
 class Trace:
-    """Of one run, in seconds from its start. tokens: how many came; running: sequences in the last step."""
+    """Of one run, in seconds from its start. tokens: how many came; running: sequences in the last step.
+
+    kv_waste: share of the allocated KV slots that hold nothing, after each step with sequences that go on.
+    """
 
     tokens: list[tuple[float, float]] = field(default_factory=list)
     running: list[tuple[float, float]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)  # seconds at which each request ended
+    kv_waste: list[float] = field(default_factory=list)
 
 
 class Recorder:
@@ -41,5 +45,8 @@ class Recorder:
     def _note(self, outputs: Sequence[Output]) -> None:
         now = time.perf_counter() - self._start
         self.trace.tokens.append((now, float(sum(len(output.tokens) for output in outputs))))
-        self.trace.running.append((now, float(self._loop.stats.running)))
+        stats = self._loop.stats
+        self.trace.running.append((now, float(stats.running)))
+        if stats.slots_used:
+            self.trace.kv_waste.append(stats.kv_waste)
         self.trace.ended += [now for output in outputs if output.finish is not None]

@@ -9,7 +9,9 @@ agent    128 requests, answers with a heavy tail (mean about 100, longest 600): 
 import random
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT", "FIRST_ID", "LAST_ID", "WORKLOADS", "Job", "standard"]
+from legato.core.errors import ConfigError
+
+__all__ = ["DEFAULT", "FIRST_ID", "LAST_ID", "WARM_UP", "WORKLOADS", "Job", "last_id_of", "standard"]
 
 DEFAULT = ("single", "uniform", "mixed")
 WORKLOADS = (*DEFAULT, "agent")
@@ -24,8 +26,21 @@ class Job:
     max_tokens: int
 
 
+WARM_UP = Job((FIRST_ID,) * 32, 4)
+
+
+def last_id_of(vocab_size: int) -> int:
+    """The end of the ids to draw for a model. ConfigError where it has too few tokens to draw from."""
+    if vocab_size <= FIRST_ID:
+        raise ConfigError(f"token ids are drawn from {FIRST_ID} upwards, and the model has only {vocab_size}")
+    return min(LAST_ID, vocab_size)
+
+
 def standard(seed: int = 0, last_id: int = LAST_ID) -> dict[str, list[Job]]:
-    """The workloads, drawn from one generator in a fixed order: equal seeds give equal workloads."""
+    """The workloads, drawn from one generator in a fixed order: equal seeds give equal workloads.
+
+    Ids are from FIRST_ID to below `last_id`.
+    """
     rng = random.Random(seed)
 
     def job(num_in: int, num_out: int) -> Job:

@@ -11,7 +11,7 @@ from legato.bench.arrivals import arrivals
 from legato.bench.datasets import Draw, Sample, load, words
 from legato.bench.figures import summarize
 from legato.bench.plot import Line, cdf, chart
-from legato.bench.workloads import standard
+from legato.bench.workloads import LAST_ID, last_id_of, standard
 from legato.core.errors import ConfigError
 
 DRAW = Draw(seed=3)
@@ -49,6 +49,18 @@ def test_random_lengths_lie_in_their_range_and_prefixes_are_shared() -> None:
 
 def test_standard_workloads_are_datasets() -> None:
     assert load("uniform", None, DRAW) == [Sample(job.prompt, job.max_tokens) for job in standard(3)["uniform"]]
+
+
+@pytest.mark.parametrize(("vocab", "last"), [(101, 101), (32_000, 32_000), (LAST_ID + 1, LAST_ID), (152_000, LAST_ID)])
+def test_ids_lie_inside_the_vocabulary(vocab: int, last: int) -> None:
+    assert last_id_of(vocab) == last
+    prompts = [job.prompt for jobs in standard(0, last).values() for job in jobs]
+    assert 100 <= min(map(min, prompts)) <= max(map(max, prompts)) < last
+
+
+def test_a_vocabulary_without_ids_to_draw_is_named() -> None:
+    with pytest.raises(ConfigError, match="only 100"):
+        last_id_of(100)
 
 
 def test_agent_answers_have_a_heavy_tail() -> None:

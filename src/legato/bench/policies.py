@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from legato.bench.profile import native
+from legato.bench.recorder import Recorder
 from legato.bench.throughput import run_jobs, spread
 from legato.bench.workloads import Job
 from legato.core.config import EngineConfig
-from legato.core.errors import ConfigError
 from legato.core.types import ExecutorInfo
 from legato.engine.llm import LLM
 from legato.engine.start import start
-from legato.executor.native import NativeExecutor
 
 __all__ = ["POLICIES", "KvMemory", "PolicyRun", "compare", "kv_memory"]
 
@@ -30,7 +30,10 @@ POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """One policy over the workload. steps and rows are of one round: rows are tokens computed, padding included."""
+    """One policy over the workload. steps and rows are of one round: rows are tokens computed, padding included.
+
+    kv_waste: unused slots of allocated blocks / allocated slots, the mean over the steps of one round.
+    """
 
     policy: str
     seconds: tuple[float, ...]
@@ -38,6 +41,7 @@ class PolicyRun:
     tokens_out: int
     steps: int
     rows: int
+    kv_waste: float
 
     @property
     def median_s(self) -> float:
@@ -67,33 +71,29 @@ class PolicyRun:
 def compare(
     config: EngineConfig, jobs: Sequence[Job], rounds: int, progress: Callable[[str, int, float], None]
 ) -> tuple[list[PolicyRun], ExecutorInfo]:
-    """Run the workload under each policy, in turn, `rounds` times. Needs the native executor, and says what it was."""
-    if config.executor != "native":
-        raise ConfigError("executor: only the native one counts its rows")
+    """Run the workload under each policy, in turn, `rounds` times, and say on what. Needs the native executor."""
     seconds: dict[str, list[float]] = {name: [] for name in POLICIES}
-    counts: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int, float]] = {}
     for index in range(rounds):
         for name, (policy, padding) in POLICIES.items():
             scheduler = replace(config.scheduler, policy=policy, static_padding=padding)
-            elapsed, steps, rows, info = _once(replace(config, scheduler=scheduler), jobs)
+            elapsed, counts[name], info = _once(replace(config, scheduler=scheduler), jobs)
             seconds[name].append(elapsed)
-            counts[name] = (steps, rows)
             progress(name, index, elapsed)
     tokens_in, tokens_out = sum(len(job.prompt) for job in jobs), sum(job.max_tokens for job in jobs)
     return [PolicyRun(name, tuple(seconds[name]), tokens_in, tokens_out, *counts[name]) for name in POLICIES], info
 
 
-def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, int, int, ExecutorInfo]:
-    """Seconds, steps, rows, and what ran."""
+def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, tuple[int, int, float], ExecutorInfo]:
+    """Seconds; steps, rows and KV waste; and what ran."""
     engine = start(config)
-    executor = engine.executor
-    if not isinstance(executor, NativeExecutor):
-        raise TypeError(type(executor).__name__)
+    executor = native(engine.executor)
     with LLM.over(engine) as llm:
+        trace = Recorder(engine.loop).trace
         executor.profile(reset=True)
-        elapsed = run_jobs(llm, jobs)
+        elapsed, _ = run_jobs(llm, jobs)
         profile = executor.profile()
-    return elapsed, profile["steps"], profile["rows"], engine.info
+    return elapsed, (profile["steps"], profile["rows"], statistics.fmean(trace.kv_waste)), engine.info
 
 
 @dataclass(frozen=True, slots=True)

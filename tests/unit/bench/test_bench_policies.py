@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato.bench.compare import PolicyRun, kv_memory
+from legato.bench.policies import PolicyRun, kv_memory
 from legato.bench.workloads import Job, standard
 from legato.cli.main import main
 
@@ -22,7 +22,7 @@ def test_blocks_waste_little_of_the_agent_workload() -> None:
 
 
 def test_figures_of_a_policy() -> None:
-    run = PolicyRun("x", (4.0, 2.0, 3.0), tokens_in=100, tokens_out=300, steps=30, rows=1600)
+    run = PolicyRun("x", (4.0, 2.0, 3.0), tokens_in=100, tokens_out=300, steps=30, rows=1600, kv_waste=0.1)
     assert (run.median_s, run.output_per_s, run.ms_per_step) == (3.0, 100.0, 100.0)
     assert run.useless_rows == 0.75
 
@@ -30,16 +30,20 @@ def test_figures_of_a_policy() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("compare", "--policy", "fcfs"),
-        ("compare", "--static-padding"),
-        ("compare", "--rounds", "0"),
-        ("compare", "--executor", "reference"),
+        ("compare", "policies", "--policy", "fcfs"),
+        ("compare", "policies", "--static-padding"),
+        ("compare", "policies", "--executor", "reference"),
+        ("compare", "policies", "--rounds", "0"),
         ("latency", "--batch-size", "65"),
         ("latency", "--num-iters", "0"),
+        ("profile", "--executor", "reference"),
+        ("profile", "--workloads", "nothing"),
+        ("profile", "--rounds", "0"),
         ("throughput", "--workloads", "nothing"),
         ("throughput", "--rounds", "0"),
     ],
 )
 def test_a_bad_flag_ends_the_start_by_name(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *arguments]) == 2
-    assert arguments[1].lstrip("-").replace("-", "_") in capsys.readouterr().err.replace("-", "_")
+    name = next(argument for argument in arguments if argument.startswith("--"))
+    assert name.lstrip("-").replace("-", "_") in capsys.readouterr().err.replace("-", "_")

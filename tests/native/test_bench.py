@@ -263,3 +263,25 @@ def test_a_text_shorter_than_a_window_is_refused() -> None:
     with pytest.raises(ConfigError, match="3 tokens"):
         windows([1, 2, 3], 4, None)
     assert windows(range(9), 4, 1) == [[0, 1, 2, 3]]
+
+
+def test_formats_run_in_turn_beside_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, text = tmp_path / "out.json", tmp_path / "text"
+    text.write_text("An alphabet of letters, and " * 40)
+    few = ("--workloads", "single", "--rounds", "2", "--text", str(text), "--window", "50", "--max-windows", "2")
+    model = (str(tiny_folder(tmp_path / "tiny")), "--cache-dir", str(tmp_path / "cache"))
+    arguments = (*model, *FLAGS, *few, "--formats", "fp32", "int8", "int8/fp32", "--json", str(file))
+    assert main(["bench", "compare", "formats", *arguments]) == 0
+    results = json.loads(file.read_text())["results"]
+    assert [run["format"] for run in results["formats"]] == ["fp32", "int8", "int8/fp32"]
+    assert [run["executor"]["kv_cache_dtype"] for run in results["formats"]] == ["fp32", "bf16", "fp32"]
+    assert all(len(run["workloads"][0]["seconds"]) == 2 for run in results["formats"])
+    quality = results["quality"]
+    assert {name: found["positions"] for name, found in quality.items()} == dict.fromkeys(quality, 2 * 49)
+    assert quality["fp32"]["kl"] == 0 < quality["int8/fp32"]["kl"] != quality["int8"]["kl"]
+    said = capsys.readouterr()
+    assert [line.split(":")[0].strip() for line in said.err.splitlines() if "round" in line] == [
+        f"{name}, single round {index}" for index in (1, 2) for name in ("fp32", "int8", "int8/fp32")
+    ]
+    assert "to the first" in said.out
+    assert "KL to fp32" in said.out

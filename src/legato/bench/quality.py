@@ -6,8 +6,10 @@ the perplexity.
 """
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ from legato.core.errors import ConfigError
 from legato.core.types import BlockTable, ExecutorInfo, SlotReset, StepPlan
 from legato.engine.start import engine_file
 from legato.executor.native import NativeExecutor
+from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Quality", "measure", "open_pair", "windows"]
+__all__ = ["Quality", "measure", "opened", "read_windows", "windows"]
 
 CHUNK = 128  # positions computed, and logits held, at a time
 _GREEDY = SlotReset(0, 0.0, 1.0, 0, 0.0, 0, 0, 1.0, 0.0, 0.0, -1, 0, (), (), ())
@@ -80,18 +83,34 @@ def windows(tokens: Sequence[int], length: int, most: int | None) -> list[list[i
     return [list(tokens[i * length : (i + 1) * length]) for i in range(count)][:most]
 
 
-def open_pair(
-    model: ModelConfig, kv_cache_dtype: str, threads: int | None, length: int
-) -> tuple[NativeExecutor, NativeExecutor]:
-    """The model in fp32, and in its configured format, each with room for one window."""
+def read_windows(model: ModelConfig, paths: Sequence[Path], length: int, most: int | None) -> list[list[int]]:
+    """Windows of the files' text, joined, in the model's tokens. ConfigError names what is wrong."""
+    if length < 2 or (most is not None and most < 1):
+        raise ConfigError("window must be at least 2, and max_windows at least 1")
+    try:
+        text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"text: {error}") from None
+    tokenizer = Tokenizer(engine_file(model).text_assets)
+    return windows(tokenizer.encode(text, add_special_tokens=False, parse_special=False), length, most)
+
+
+@contextmanager
+def opened(
+    model: ModelConfig, formats: Mapping[str, tuple[str, str]], threads: int | None, length: int
+) -> Iterator[tuple[NativeExecutor, dict[str, NativeExecutor]]]:
+    """The model in fp32, and in each of the formats (of weights and of KV, by name), with room for one window."""
     scheduler = SchedulerConfig(max_num_batched_tokens=CHUNK, max_num_seqs=CHUNK)
+    with ExitStack() as resources:
 
-    def opened(format: str, kv_dtype: str) -> NativeExecutor:
-        cache = CacheConfig(num_blocks=-(-length // 16), kv_cache_dtype=kv_dtype)
-        file = engine_file(replace(model, format=format))
-        return NativeExecutor.open(file, cache=cache, scheduler=scheduler, threads=threads)
+        def one(format: str, kv_dtype: str) -> NativeExecutor:
+            cache = CacheConfig(num_blocks=-(-length // 16), kv_cache_dtype=kv_dtype)
+            file = engine_file(replace(model, format=format))
+            executor = NativeExecutor.open(file, cache=cache, scheduler=scheduler, threads=threads)
+            resources.callback(executor.close)
+            return executor
 
-    return opened("fp32", "fp32"), opened(model.format, kv_cache_dtype)
+        yield one("fp32", "fp32"), {name: one(*format) for name, format in formats.items()}
 
 
 def measure(

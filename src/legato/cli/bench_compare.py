@@ -1,18 +1,34 @@
 """`legato bench compare`: two or more ways to serve, in one sitting and in turn."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from legato.cli.bench_shared import SEED, add_engine, add_rounds, at_least_one, header, say, title
-from legato.cli.flags import Commands, add_command, read
+from legato.cli.bench_shared import (
+    SEED,
+    add_engine,
+    add_rounds,
+    add_workloads,
+    at_least_one,
+    engine_header,
+    say,
+    say_windows,
+    title,
+    workloads,
+)
+from legato.cli.flags import Commands, add_command, read, whole
 from legato.core.config import EngineConfig
+from legato.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from legato.bench.formats import Format, FormatRun
     from legato.bench.policies import PolicyRun
+    from legato.bench.quality import Quality
 
 __all__ = ["add_to"]
 
-_COLUMNS = (
+_FORMAT_COLUMNS = ("workload", "format", "weights", "KV", "output tok/s", "total tok/s", "to the first", "spread")
+_POLICY_COLUMNS = (
     "policy",
     "output tok/s",
     "continuous is",
@@ -33,6 +49,22 @@ def add_to(kinds: Commands) -> None:
     )
     add_rounds(policies)
     add_engine(policies, "policy", "static_padding", "executor")
+    formats = add_command(commands, "formats", "speed, and closeness to fp32, of several formats of a model", _formats)
+    formats.add_argument(
+        "--formats",
+        nargs="+",
+        default=["auto", "int8"],
+        metavar="NAME",
+        help="WEIGHTS or WEIGHTS/KV (default: auto int8)",
+    )
+    add_workloads(formats)
+    add_rounds(formats)
+    formats.add_argument(
+        "--text", nargs="+", type=Path, metavar="FILE", help="measure KL and perplexity on these files"
+    )
+    formats.add_argument("--window", type=whole, metavar="N", help="tokens of a window of the text; default: 1024")
+    formats.add_argument("--max-windows", type=whole, metavar="N", help="windows to measure; default: all")
+    add_engine(formats, "format", "kv_cache_dtype", "executor")
 
 
 def _policies(args: argparse.Namespace) -> int:
@@ -50,13 +82,13 @@ def _policies(args: argparse.Namespace) -> int:
     slots = info.num_blocks * info.block_size
     memory = kv_memory(jobs, slots, info.block_size, info.max_position)
     if args.json != "-":
-        print_rows(f"{title('agent workload', info)}, batch {args.max_num_seqs}", _COLUMNS, _policy_rows(runs))
+        print_rows(f"{title('agent workload', info)}, batch {args.max_num_seqs}", _POLICY_COLUMNS, _policy_rows(runs))
         print(_why(dict(zip(POLICIES, runs, strict=True))))
         rows = [[m.layout, f"{m.waste:.1%}", f"{m.streams}"] for m in memory]
         print_rows(f"\nKV memory, by counting: a pool of {slots} slots", ["layout", "waste", "streams"], rows)
     if args.json:
         results = {"policies": [run.to_json() for run in runs], "kv_memory": [m.to_json() for m in memory]}
-        write_json(args.json, header(args, info), results)
+        write_json(args.json, engine_header(args, info), results)
     return 0
 
 
@@ -86,3 +118,61 @@ def _why(runs: "dict[str, PolicyRun]") -> str:
         f"{continuous.ms_per_step:.1f} ms, since a CPU's step follows its live rows.\nWith padding each step computes "
         f"all places: {pads.rows / continuous.rows:.2f}x the rows, {pads.useless_rows:.0%} of them for nobody."
     )
+
+
+def _formats(args: argparse.Namespace) -> int:
+    from legato.bench.formats import Format, compare
+    from legato.bench.machine_info import header
+    from legato.bench.report import print_rows, write_json
+
+    names = workloads(args)
+    at_least_one(args, "rounds")
+    formats = list(dict.fromkeys(Format.parse(text) for text in args.formats))
+    config = read(EngineConfig, args)
+    qualities = _qualities(args, config, formats)
+    runs = compare(config, formats, names, args.rounds, SEED, say)
+    if args.json != "-":
+        details = runs[0].info.details
+        print_rows(f"isa {details['isa']}, threads {details['threads']}", _FORMAT_COLUMNS, _format_rows(runs))
+        if qualities:
+            rows = [
+                [name, f"{q.kl:.5f}", f"{q.same_top:.4f}", f"{q.perplexity:.3f}", f"{q.reference_perplexity:.3f}"]
+                for name, q in qualities.items()
+            ]
+            columns = ["format", "KL to fp32, nats", "same top token", "perplexity", "of fp32"]
+            print_rows(f"closeness to fp32, {next(iter(qualities.values())).positions} positions", columns, rows)
+    if args.json:
+        results = {
+            "formats": [run.to_json() for run in runs],
+            "quality": {name: quality.to_json() for name, quality in qualities.items()},
+        }
+        write_json(args.json, header(vars(args), SEED), results)
+    return 0
+
+
+def _qualities(args: argparse.Namespace, config: EngineConfig, formats: "list[Format]") -> "dict[str, Quality]":
+    """By format; empty where no text was given."""
+    from legato.bench.quality import measure, opened, read_windows
+
+    if not args.text:
+        for name in ("window", "max_windows"):
+            if getattr(args, name) is not None:
+                raise ConfigError(f"{name}: there is no --text to cut")
+        return {}
+    length = 1024 if args.window is None else args.window
+    texts = read_windows(config.model, args.text, length, args.max_windows)
+    named = {str(format): (format.weights, format.kv_cache_dtype) for format in formats}
+    with opened(config.model, named, config.threads, length) as (reference, tested):
+        return measure(reference, tested, texts, lambda done: say_windows(done, len(texts)))
+
+
+def _format_rows(runs: "list[FormatRun]") -> list[list[str]]:
+    rows = []
+    for index, first in enumerate(runs[0].results):
+        for run in runs:
+            result = run.results[index]
+            details = run.info.details
+            ratio = "" if run is runs[0] else f"{result.total_per_s / first.total_per_s:.2f}x"
+            rates = (f"{result.output_per_s:,.1f}", f"{result.total_per_s:,.1f}", ratio, f"{result.spread:.1%}")
+            rows.append([result.workload, str(run.format), details["weights"], details["kv_cache_dtype"], *rates])
+    return rows

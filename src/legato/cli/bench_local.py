@@ -9,7 +9,7 @@ from legato.cli.bench_shared import (
     add_rounds,
     add_workloads,
     at_least_one,
-    header,
+    engine_header,
     say,
     title,
     workloads,
@@ -65,7 +65,7 @@ def _throughput(args: argparse.Namespace) -> int:
             traces[name] = recorder.restart()
 
         results = measure(llm, jobs, names, args.rounds, say, begin)
-    head = header(args, llm.info)
+    head = engine_header(args, llm.info)
     if args.json != "-":
         print_rows(heading, COLUMNS, [cells(result) for result in results])
     if args.json:
@@ -106,7 +106,7 @@ def _latency(args: argparse.Namespace) -> int:
         print_rows(heading, ["", "seconds"], rows)
     if args.json:
         results = {"mean_s": mean, "percentiles_s": found, "seconds": seconds}
-        write_json(args.json, header(args, llm.info), results)
+        write_json(args.json, engine_header(args, llm.info), results)
     return 0
 
 
@@ -131,7 +131,7 @@ def _profile(args: argparse.Namespace) -> int:
         ]
         print_rows(heading, columns, _profile_rows(results))
     if args.json:
-        write_json(args.json, header(args, llm.info), [result.to_json() for result in results])
+        write_json(args.json, engine_header(args, llm.info), [result.to_json() for result in results])
     return 0
 
 

@@ -1,12 +1,12 @@
 """The benchmarks of the machine, of single kernels, and of a format's accuracy."""
 
 import argparse
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from legato.cli.bench_shared import say_windows
 from legato.cli.flags import Commands, add_command, add_flags, read, whole
 from legato.core.config import ModelConfig, flag
 from legato.core.errors import ConfigError
@@ -127,28 +127,15 @@ def _ops(args: argparse.Namespace) -> int:
 
 
 def _quality(args: argparse.Namespace) -> int:
-    from legato.bench.quality import measure, open_pair, windows
+    from legato.bench.quality import measure, opened, read_windows
     from legato.bench.report import print_rows, write_json
-    from legato.engine.start import engine_file
-    from legato.tokenizer.tokenizer import Tokenizer
 
     config = read(QualityConfig, args)
-    if config.window < 2 or (config.max_windows is not None and config.max_windows < 1):
-        raise ConfigError("window must be at least 2, and max_windows at least 1")
-    try:
-        text = "\n".join(path.read_text(encoding="utf-8") for path in args.text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"text: {error}") from None
-    assets = engine_file(config.model).text_assets
-    tokens = Tokenizer(assets).encode(text, add_special_tokens=False, parse_special=False)
-    texts = windows(tokens, config.window, config.max_windows)
-    reference, tested = open_pair(config.model, config.kv_cache_dtype, config.threads, config.window)
-    try:
-        [quality] = measure(reference, {"": tested}, texts, lambda done: _say(done, len(texts))).values()
-        details = dict(tested.info().details)
-    finally:
-        reference.close()
-        tested.close()
+    texts = read_windows(config.model, args.text, config.window, config.max_windows)
+    format = {"": (config.model.format, config.kv_cache_dtype)}
+    with opened(config.model, format, config.threads, config.window) as (reference, tested):
+        [quality] = measure(reference, tested, texts, lambda done: say_windows(done, len(texts))).values()
+        details = dict(tested[""].info().details)
     if args.json != "-":
         rows = [
             ["KL to fp32, nats per token", f"{quality.kl:.5f}"],
@@ -206,7 +193,3 @@ def _header(args: argparse.Namespace) -> dict[str, Any]:
     from legato.bench.machine_info import header
 
     return header(vars(args), None)
-
-
-def _say(done: int, total: int) -> None:
-    print(f"  window {done} of {total}", file=sys.stderr, flush=True)

@@ -11,7 +11,18 @@ from legato.core.errors import ConfigError
 if TYPE_CHECKING:
     from legato.core.types import ExecutorInfo
 
-__all__ = ["SEED", "add_engine", "add_rounds", "add_workloads", "at_least_one", "header", "say", "title", "workloads"]
+__all__ = [
+    "SEED",
+    "add_engine",
+    "add_rounds",
+    "add_workloads",
+    "at_least_one",
+    "engine_header",
+    "say",
+    "say_windows",
+    "title",
+    "workloads",
+]
 
 SEED = 0  # of all workloads that run in this process, so that runs can be compared
 
@@ -54,7 +65,7 @@ def title(name: str, info: "ExecutorInfo") -> str:
     return f"{name}: {info.name}, {details}"
 
 
-def header(args: argparse.Namespace, info: "ExecutorInfo") -> dict[str, Any]:
+def engine_header(args: argparse.Namespace, info: "ExecutorInfo") -> dict[str, Any]:
     from legato.bench.machine_info import header
 
     return {**header(vars(args), SEED), "executor": {"name": info.name, **info.details}}
@@ -63,3 +74,8 @@ def header(args: argparse.Namespace, info: "ExecutorInfo") -> dict[str, Any]:
 def say(workload: str, index: int, seconds: float) -> None:
     """Progress."""
     print(f"  {workload} round {index + 1}: {seconds:.2f} s", file=sys.stderr, flush=True)
+
+
+def say_windows(done: int, total: int) -> None:
+    """Progress over the windows of a text."""
+    print(f"  window {done} of {total}", file=sys.stderr, flush=True)

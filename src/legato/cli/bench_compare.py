@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from legato.cli import bench_servers
 from legato.cli.bench_shared import (
     SEED,
     add_engine,
@@ -65,6 +66,7 @@ def add_to(kinds: Commands) -> None:
     formats.add_argument("--window", type=whole, metavar="N", help="tokens of a window of the text; default: 1024")
     formats.add_argument("--max-windows", type=whole, metavar="N", help="windows to measure; default: all")
     add_engine(formats, "format", "kv_cache_dtype", "executor")
+    bench_servers.add_to(commands)
 
 
 def _policies(args: argparse.Namespace) -> int:

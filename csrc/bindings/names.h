@@ -12,6 +12,6 @@ const char* weight_type_name(WeightType type);
 TableType table_type(const std::string& name);        // F32 F16 BF16 Q8_0 Q4_0 Q4_1
 Activation activation(const std::string& name);       // none silu gelu gelu_tanh relu
 EpilogueKind epilogue_kind(const std::string& name);  // store add glu
-KvType kv_type(const std::string& name);              // fp32 bf16
+KvType kv_type(const std::string& name);              // fp32 bf16 int8 fp8
 
 }  // namespace legato

@@ -12,6 +12,7 @@
 #include "base/float_mode.h"
 #include "bindings/act_buffer.h"
 #include "bindings/arrays.h"
+#include "bindings/names.h"
 #include "runtime/kv_pool.h"
 
 namespace nb = nanobind;
@@ -34,10 +35,9 @@ class KvCache {
  private:
   static KvPool make_pool(const std::string& dtype, int32_t blocks, int32_t block_size, int32_t kv_heads,
                           int32_t head_dim) {
-    require(dtype == "f32" || dtype == "bf16", "dtype must be f32 or bf16");
     require(block_size > 0 && block_size % kKvTile == 0, "block_size must be a multiple of 16");
     require(head_dim > 0 && head_dim % 2 == 0 && head_dim <= kMaxHeadDim, "head_dim must be even and at most 512");
-    return KvPool({0, 1, kv_heads, head_dim}, dtype == "f32" ? KvType::f32 : KvType::bf16, block_size, blocks);
+    return KvPool({0, 1, kv_heads, head_dim}, kv_type(dtype), block_size, blocks);
   }
 
   KvPool pool_;

@@ -31,6 +31,7 @@ namespace {
 #include "kernels/heads/heads-inl.h"
 #include "kernels/attention/values-inl.h"
 #include "kernels/attention/tiles-inl.h"
+#include "kernels/attention/codes-inl.h"
 #include "kernels/attention/attention-inl.h"
 #include "kernels/sample/select-inl.h"
 #include "kernels/sample/logits-inl.h"

@@ -115,20 +115,24 @@ struct QuantizeArgs {
 
 // ----------------------------------------------------------------------------------------------------------- attention
 
-enum class KvType : int32_t { f32 = 0, bf16 = 1 };
+enum class KvType : int32_t { f32 = 0, bf16 = 1, i8 = 2, e4m3 = 3 };
 
 // One cache group's pool, layer `layer` selected: tile t of kv head h in block b begins at
-//   base + b * block_bytes + layer_offset + ((h * tiles_per_block + t) * 2) * tile_bytes
-// with K, and V tile_bytes behind.
+//   base + b * block_bytes + layer_offset + (h * tiles_per_block + t) * pair_bytes
+// with K, V tile_bytes behind, and then the scales of the 16 slots, K's and V's, if the type has them.
 // head_pad is head_dim rounded up to 16; tile_bytes = 16 * head_pad * sizeof(element).
-//   K tile: [head_pad / 2][16 slots][2]   V tile: [8 slot pairs][head_pad][2]      (bf16)
 //   K tile: [head_pad][16 slots]          V tile: [16 slots][head_pad]             (f32)
+//   K tile: [head_pad / 2][16 slots][2]   V tile: [8 slot pairs][head_pad][2]      (bf16)
+//   K tile: [head_pad / 4][16 slots][4]   V tile: [4 slot fours][head_pad][4]      (i8, e4m3: then bf16 [2][16] scales)
+// i8: value = scale * (byte - 128). e4m3: value = scale * code without subnormals and NaN; of each four values, the
+// second and the third have changed places. A slot whose head held a NaN or an infinity has the scale NaN.
 struct KvView {
   KvType type;
   uint8_t* base;
   int64_t block_bytes;
   int64_t layer_offset;
   int64_t tile_bytes;
+  int64_t pair_bytes;  // a K tile, its V tile and their scales
   int32_t block_size;
   int32_t tiles_per_block;
   int32_t kv_heads;

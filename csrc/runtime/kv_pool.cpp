@@ -6,6 +6,24 @@
 namespace legato {
 namespace {
 
+struct Element {
+  int32_t bytes;
+  int32_t scale_bytes;  // of a K tile and its V tile
+};
+
+Element element_of(KvType type) {
+  switch (type) {
+    case KvType::f32:
+      return {4, 0};
+    case KvType::bf16:
+      return {2, 0};
+    case KvType::i8:
+    case KvType::e4m3:
+      return {1, 2 * kKvTile * 2};
+  }
+  return {};
+}
+
 KvView describe(const GroupSpec& group, KvType type, int32_t block_size) {
   KvView view{};
   view.type = type;
@@ -14,11 +32,13 @@ KvView describe(const GroupSpec& group, KvType type, int32_t block_size) {
   view.kv_heads = group.kv_heads;
   view.head_dim = group.head_dim;
   view.head_pad = static_cast<int32_t>(round_up(static_cast<size_t>(group.head_dim), 16));
-  view.tile_bytes = int64_t{kKvTile} * view.head_pad * (type == KvType::f32 ? 4 : 2);
+  const Element element = element_of(type);
+  view.tile_bytes = int64_t{kKvTile} * view.head_pad * element.bytes;
+  view.pair_bytes = 2 * view.tile_bytes + element.scale_bytes;
   return view;
 }
 
-int64_t layer_bytes(const KvView& view) { return int64_t{view.kv_heads} * view.tiles_per_block * 2 * view.tile_bytes; }
+int64_t layer_bytes(const KvView& view) { return int64_t{view.kv_heads} * view.tiles_per_block * view.pair_bytes; }
 
 }  // namespace
 

@@ -101,7 +101,7 @@ int main() {
   using namespace legato;
   constexpr Shape kShapes[] = {{9, 3, 64}, {2, 1, 34}, {1, 1, 128}};
   for (const KernelTable* table : usable_levels()) {
-    for (KvType type : {KvType::f32, KvType::bf16}) {
+    for (KvType type : {KvType::f32, KvType::bf16, KvType::i8, KvType::e4m3}) {
       for (const Shape& shape : kShapes) {
         Model model(type, shape);
         const std::vector<float> alone = run(*table, model, 1, 1), crowd = run(*table, model, 3, kAttentionRows);

@@ -1,25 +1,25 @@
 import numpy as np
 import pytest
+from kv_layout import CODED, DTYPES, unpack
 from levels import LEVELS, from_bf16, round_bf16
 
 from legato import _native
 
 ops = _native.ops
-DTYPES = ["f32", "bf16"]
 
 
 class Case:
-    """One sequence of `length` positions in a cache that is full of NaN wherever nothing was written.
+    """One sequence of `length` positions in a cache that is full of NaN (bytes of `fill`) wherever nothing was written.
 
     The first `freed` positions' blocks are given back: their table entries are -1.
     """
 
-    def __init__(self, isa, dtype, length, *, heads, kv_heads, head_dim, block_size=16, freed=0, seed=0):
+    def __init__(self, isa, dtype, length, *, heads, kv_heads, head_dim, block_size=16, freed=0, seed=0, fill=0xFF):
         rng = np.random.default_rng(seed)
         self.isa, self.dtype, self.heads, self.kv_heads, self.head_dim = isa, dtype, heads, kv_heads, head_dim
         blocks = -(-length // block_size)
         self.cache = ops.KvCache(dtype, blocks + 3, block_size, kv_heads, head_dim)
-        self.cache.data[:] = 0xFF
+        self.cache.data[:] = fill
         width = (heads + 2 * kv_heads) * head_dim
         self.x = rng.standard_normal((length, width), dtype=np.float32)
         self.x[:, : heads * head_dim] *= 3.0
@@ -28,6 +28,9 @@ class Case:
         slots = self.table[self.positions // block_size].astype(np.int64) * block_size + self.positions % block_size
         self.q = np.empty((length, heads * head_dim), np.float32)
         ops.heads_to_cache(isa, self.cache, self.x, heads, None, None, 0.0, None, self.positions, slots, self.q)
+        k, v, _, scales = unpack(self.cache.data, dtype, kv_heads, head_dim, block_size)
+        k, v = k[..., :head_dim], v[..., :head_dim]
+        self.cached = [a[:, slots].swapaxes(0, 1).astype(np.float64) for a in (k, v, scales)]
         self.table[: freed // block_size] = -1
 
     def run(self, rows, *, window=0, acts=None, **cut):
@@ -49,24 +52,26 @@ class Case:
         return out
 
     def expect(self, row, *, window=0):
-        """The exact result in float64, and a bound of the kernel's error derived from the same data."""
+        """The exact result over what is cached in float64, and a bound of the kernel's error from the same data."""
         group, dim = self.heads // self.kv_heads, self.head_dim
         first = max(0, row - window + 1) if window else 0
-        k, v = np.split(self.x[first : row + 1, self.heads * dim :], 2, axis=1)
-        q = self.x[row, : self.heads * dim]
-        if self.dtype == "bf16":
-            k, v = round_bf16(k), round_bf16(v)
+        q = self.x[row : row + 1, : self.heads * dim]
+        if self.dtype in ("bf16", "fp8"):
             q = round_bf16(q)
-        heads = ((q, self.heads), (k, self.kv_heads), (v, self.kv_heads))
-        q, k, v = (a.reshape(-1, count, dim).astype(np.float64) for a, count in heads)
-        k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+        q = q.reshape(1, self.heads, dim).astype(np.float64)
+        k, v, scales = (np.repeat(a[first : row + 1], group, axis=1) for a in self.cached)
         scores = np.einsum("hd,phd->hp", q[0], k) * dim**-0.5
         p = np.exp(scores - scores.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         out = np.einsum("hp,phd->hd", p, v)
         score_error = 2**-22 * np.einsum("hd,phd->hp", abs(q[0]), abs(k)).max(axis=1)
-        weight_error = 2**-8 if self.dtype == "bf16" else 2**-20
-        bound = (2 * score_error + weight_error)[:, None] * np.einsum("hp,phd->hd", p, abs(v))
+        weight_error = 2**-8 if self.dtype in ("bf16", "fp8") else 2**-20
+        fixed_error = 0.0
+        if self.dtype == "int8":  # queries and probabilities in steps of their largest / 32639
+            score_error += 2**-16 * dim**-0.5 * (abs(q[0]).max(axis=1) * abs(k).sum(axis=2)).max(axis=0)
+            largest = (p * scales.T).max(axis=1)
+            fixed_error = 2**-16 * largest[:, None] * (abs(v) / scales[..., None]).sum(axis=0)
+        bound = (2 * score_error + weight_error)[:, None] * np.einsum("hp,phd->hd", p, abs(v)) + fixed_error
         return out.ravel(), bound.ravel()
 
 
@@ -157,8 +162,9 @@ def test_a_fault_in_q_stays_in_its_row(isa, dtype, value):
     ("fmt", "head_dim"), [("f32", 64), ("bf16", 64), ("s8g32", 64), ("s8g64", 64), ("bf16", 20), ("s8g32", 96)]
 )
 @pytest.mark.parametrize("splits_per_item", [0, 1])
-def test_output_formats_equal_the_conversion_of_the_output(isa, fmt, head_dim, splits_per_item):
-    case = Case(isa, "bf16", 300, heads=3, kv_heads=1, head_dim=head_dim)
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_output_formats_equal_the_conversion_of_the_output(isa, fmt, head_dim, splits_per_item, dtype):
+    case = Case(isa, dtype, 300, heads=3, kv_heads=1, head_dim=head_dim)
     rows = range(280, 300)
     acts, want = (ops.Acts(fmt, len(rows), 3 * head_dim) for _ in range(2))
     for array in (acts.data, acts.scales, acts.sums):
@@ -169,3 +175,24 @@ def test_output_formats_equal_the_conversion_of_the_output(isa, fmt, head_dim, s
         assert np.array_equal(getattr(acts, name), getattr(want, name)), name
     if fmt == "bf16":
         assert np.array_equal(from_bf16(acts.data[:, : 3 * head_dim]), round_bf16(case.run(rows)))
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("dtype", CODED)
+@pytest.mark.parametrize("window", [0, 20])
+def test_stale_codes_and_scales_reach_no_row(isa, dtype, window):
+    """Largest and smallest codes, and scales that are NaN or huge, behind the rows and before a window."""
+    shape = {"heads": 3, "kv_heads": 1, "head_dim": 48}
+    want = Case(isa, dtype, 37, fill=0, **shape).run(range(37), window=window)
+    for fill in (0x7F, 0x80, 0xFE, 0xFF):
+        assert np.array_equal(want, Case(isa, dtype, 37, fill=fill, **shape).run(range(37), window=window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 100])
+def test_all_levels_of_avx512_give_the_same_bits(dtype, window):
+    levels = [isa for isa in LEVELS if isa.startswith("avx512")]
+    rows = [*range(0, 560, 7), *range(540, 560)]
+    cases = [Case(isa, dtype, 560, heads=6, kv_heads=2, head_dim=80) for isa in levels]
+    assert len({case.run(rows, window=window).tobytes() for case in cases}) <= 1
+    assert len({case.cache.data.tobytes() for case in cases}) <= 1

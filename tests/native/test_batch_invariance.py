@@ -1,7 +1,7 @@
 """P1 on the plan runner: a request's tokens and log probabilities depend on the request alone, bit for bit."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,18 +17,35 @@ from support.tiny_engines import open_native, tiny_engine
 TOKENS = [int(t) for t in np.random.RandomState(5).randint(0, 80, 50)]
 
 
-@pytest.fixture(scope="module", params=["Q4_1", "BF16", "int8"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+class Tiny(NamedTuple):
+    path: Path
+    kv_cache_dtype: str
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("Q4_1", "bf16"), ("BF16", "bf16"), ("int8", "bf16"), ("int8", "int8"), ("BF16", "int8"), ("BF16", "fp8")],
+    ids=str,
+)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     """Long enough to have several attention splits; windows of 300 cross them."""
     path = tmp_path_factory.mktemp("engine") / "tiny.legato"
+    dtype, kv_cache_dtype = request.param
     long = {"max_position_embeddings": 1024, "num_hidden_layers": 2, "sliding_window": 300}
-    if request.param == "int8":
-        return tiny_engine(path, "qwen2", format="int8", max_position_embeddings=1024, num_hidden_layers=2)
-    return tiny_engine(path, "mistral", dtype=lambda name: request.param, **long)
+    if dtype == "int8":
+        tiny_engine(path, "qwen2", format="int8", max_position_embeddings=1024, num_hidden_layers=2)
+    else:
+        tiny_engine(path, "mistral", dtype=lambda name: dtype, **long)
+    return Tiny(path, kv_cache_dtype)
 
 
-def pair(path: Path, *, chunk: int = 512, rows: int = 64, **sizes: Any) -> tuple[Scheduler, NativeExecutor]:
-    executor = open_native(path, max_rows=rows, **{"num_blocks": 400, "max_seqs": 8, "threads": 2} | sizes)
+def opened(engine: Tiny, **sizes: Any) -> NativeExecutor:
+    sizes = {"num_blocks": 400, "max_seqs": 8, "threads": 2} | sizes
+    return open_native(engine.path, kv_cache_dtype=engine.kv_cache_dtype, **sizes)
+
+
+def pair(engine: Tiny, *, chunk: int = 512, rows: int = 64, **sizes: Any) -> tuple[Scheduler, NativeExecutor]:
+    executor = opened(engine, max_rows=rows, **sizes)
     limits = {"max_num_batched_tokens": rows, "max_num_seqs": 8, "long_prefill_token_threshold": chunk}
     return Scheduler(executor.info(), SchedulerConfig(**limits), clock=lambda: 0.0), executor
 
@@ -53,8 +70,8 @@ def requests() -> list[Request]:
     ]
 
 
-def test_p1_solo_is_crowd(engine: Path) -> None:
-    shared = open_native(engine, num_blocks=400, max_seqs=8, threads=2)
+def test_p1_solo_is_crowd(engine: Tiny) -> None:
+    shared = opened(engine)
 
     def make() -> tuple[Scheduler, NativeExecutor]:
         return Scheduler(shared.info(), SchedulerConfig(max_num_batched_tokens=64), clock=lambda: 0.0), shared
@@ -67,7 +84,7 @@ def test_p1_solo_is_crowd(engine: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def expected(engine: Path) -> Outcomes:
+def expected(engine: Tiny) -> Outcomes:
     return drive(*pair(engine), requests())
 
 
@@ -84,11 +101,11 @@ def expected(engine: Path) -> Outcomes:
     ],
     ids=str,
 )
-def test_p1_chunks_threads_and_blocks_change_no_bit(engine: Path, expected: Outcomes, change: dict[str, int]) -> None:
+def test_p1_chunks_threads_and_blocks_change_no_bit(engine: Tiny, expected: Outcomes, change: dict[str, int]) -> None:
     assert_same(expected, drive(*pair(engine, **change), requests()))
 
 
-def test_p1_roomy_is_starved(engine: Path) -> None:
+def test_p1_roomy_is_starved(engine: Tiny) -> None:
     penalties = {"repetition_penalty": 1.2, "frequency_penalty": 0.1}
     crowd = [
         make_request(str(i), TOKENS[i : i + 20 + i], temperature=0.9 * (i % 2), seed=i, max_tokens=70, **penalties)
@@ -97,5 +114,5 @@ def test_p1_roomy_is_starved(engine: Path) -> None:
     assert_roomy_is_starved(lambda: pair(engine), lambda: pair(engine, num_blocks=16), crowd)
 
 
-def test_p1_prefaulted_memory_changes_nothing(engine: Path, expected: Outcomes) -> None:
+def test_p1_prefaulted_memory_changes_nothing(engine: Tiny, expected: Outcomes) -> None:
     assert_same(expected, drive(*pair(engine, prefault_kv=True), requests()))

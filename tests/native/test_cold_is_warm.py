@@ -19,16 +19,21 @@ SIZE = 16
 PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.1}
 
 
-@pytest.fixture(scope="module", params=["Q4_1", "BF16", "int8"])
+@pytest.fixture(
+    scope="module",
+    params=[("Q4_1", "bf16"), ("BF16", "bf16"), ("int8", "bf16"), ("int8", "int8"), ("BF16", "fp8")],
+    ids=str,
+)
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NativeExecutor:
     """Long enough for several attention splits; all but int8 with a window that prompts leave behind."""
     path = tmp_path_factory.mktemp("engine") / "tiny.legato"
+    dtype, kv_cache_dtype = request.param
     long = {"max_position_embeddings": 2048, "num_hidden_layers": 2}
-    if request.param == "int8":
+    if dtype == "int8":
         tiny_engine(path, "qwen2", format="int8", **long)
     else:
-        tiny_engine(path, "mistral", dtype=lambda name: request.param, sliding_window=300, **long)
-    return open_native(path, num_blocks=400, max_seqs=8, threads=2, max_rows=512)
+        tiny_engine(path, "mistral", dtype=lambda name: dtype, sliding_window=300, **long)
+    return open_native(path, num_blocks=400, max_seqs=8, threads=2, max_rows=512, kv_cache_dtype=kv_cache_dtype)
 
 
 def scheduler_over(executor: NativeExecutor, *, caching: bool = True, rows: int = 512) -> Scheduler:

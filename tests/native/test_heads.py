@@ -1,26 +1,11 @@
 import numpy as np
 import pytest
-from levels import LEVELS, from_bf16, round_bf16
+from kv_layout import CODED, DTYPES, unpack
+from levels import LEVELS, round_bf16
 
 from legato import _native
 
 ops = _native.ops
-
-
-def unpack(cache, dtype, kv_heads, head_dim, block_size):
-    """K and V as [kv_heads, slots, head_pad], from the layout drawn in kernels.h."""
-    pad = -(-head_dim // 16) * 16
-    tiles = block_size // 16
-    raw = cache.data
-    if dtype == "f32":
-        parts = raw.view(np.float32).reshape(-1, kv_heads, tiles, 2, 16 * pad)
-        k = parts[:, :, :, 0].reshape(-1, kv_heads, tiles, pad, 16).swapaxes(3, 4)
-        v = parts[:, :, :, 1].reshape(-1, kv_heads, tiles, 16, pad)
-    else:
-        parts = from_bf16(raw.view(np.uint16)).reshape(-1, kv_heads, tiles, 2, 16 * pad)
-        k = parts[:, :, :, 0].reshape(-1, kv_heads, tiles, pad // 2, 16, 2).swapaxes(3, 4)
-        v = parts[:, :, :, 1].reshape(-1, kv_heads, tiles, 8, pad, 2).swapaxes(4, 5)
-    return tuple(np.moveaxis(a.reshape(-1, kv_heads, block_size, pad), 1, 0).reshape(kv_heads, -1, pad) for a in (k, v))
 
 
 def rms(x, weight, eps):
@@ -35,7 +20,7 @@ def rotate(x, cos_sin, positions):
 
 
 @pytest.mark.parametrize("isa", LEVELS)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "rope_dim"), [(9, 3, 64, 64), (4, 2, 128, 32), (2, 1, 34, 34), (3, 3, 80, 0)]
 )
@@ -64,16 +49,61 @@ def test_heads_to_cache(isa, dtype, heads, kv_heads, head_dim, rope_dim, norm, b
         want_q, want_k = rotate(want_q, cos_sin, positions), rotate(want_k, cos_sin, positions)
     np.testing.assert_allclose(q, want_q.reshape(rows, -1), rtol=1e-5, atol=4e-6)
 
-    k, v = unpack(cache, dtype, kv_heads, head_dim, block_size)
+    k, v, k_scales, v_scales = unpack(cache.data, dtype, kv_heads, head_dim, block_size)
     written = slots >= 0
     got_k, got_v = k[:, slots[written]].swapaxes(0, 1), v[:, slots[written]].swapaxes(0, 1)
-    tolerance = {"rtol": 2**-8, "atol": 1e-5} if dtype == "bf16" else {"rtol": 1e-5, "atol": 4e-6}
-    np.testing.assert_allclose(got_k[..., :head_dim], want_k[written], **tolerance)
-    exact_v = round_bf16(want_v.astype(np.float32)) if dtype == "bf16" else want_v
-    np.testing.assert_array_equal(got_v[..., :head_dim], exact_v[written])
+    if dtype in CODED:
+        for got, want, scales in ((got_k, want_k, k_scales), (got_v, want_v, v_scales)):
+            assert_coded(dtype, got[..., :head_dim], want[written], scales[:, slots[written]].T)
+    else:
+        tolerance = {"rtol": 2**-8, "atol": 1e-5} if dtype == "bf16" else {"rtol": 1e-5, "atol": 4e-6}
+        np.testing.assert_allclose(got_k[..., :head_dim], want_k[written], **tolerance)
+        exact_v = round_bf16(want_v.astype(np.float32)) if dtype == "bf16" else want_v
+        np.testing.assert_array_equal(got_v[..., :head_dim], exact_v[written])
     assert not got_k[..., head_dim:].any()
     assert not got_v[..., head_dim:].any()
 
     untouched = np.setdiff1d(np.arange(blocks * block_size), slots[written])
     assert np.isnan(k[:, untouched]).all()
     assert np.isnan(v[:, untouched]).all()
+
+
+def assert_coded(dtype, got, want, scales):
+    """Within half a step of the code, whose scale makes the largest magnitude of a row's head the largest code."""
+    largest = 127 if dtype == "int8" else 448
+    np.testing.assert_array_equal(scales, round_bf16((abs(want).max(axis=-1) / largest).astype(np.float32)))
+    step = np.ones_like(want)
+    if dtype == "fp8":
+        step = np.exp2(np.maximum(np.floor(np.log2(np.maximum(abs(want) / scales[..., None], 2**-9))), -6) - 3)
+        step = np.where(abs(want) / scales[..., None] < 2**-6, 2**-6, step)  # there are no subnormals
+    assert np.all(abs(got - want) <= scales[..., None] * step * 0.5001 + 4e-6 * abs(want).max())
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("dtype", CODED)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_fault_makes_the_scale_of_its_slot_and_head_nan(isa, dtype, value):
+    x = np.random.default_rng(1).standard_normal((3, 6 * 34)).astype(np.float32)
+    x[1, 2 * 34 + 5] = value  # in K of the first head
+    x[2, 5 * 34 + 33] = value  # in V of the second
+    cache, q = ops.KvCache(dtype, 1, 16, 2, 34), np.empty((3, 68), np.float32)
+    cache.data[:] = 0
+    positions = np.arange(3, dtype=np.int32)
+    ops.heads_to_cache(isa, cache, x, 2, None, None, 0.0, None, positions, positions.astype(np.int64), q)
+    _, _, k_scales, v_scales = unpack(cache.data, dtype, 2, 34, 16)
+    assert np.argwhere(np.isnan(k_scales)).tolist() == [[0, 1]]
+    assert np.argwhere(np.isnan(v_scales)).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("dtype", CODED)
+@pytest.mark.parametrize("value", [0.0, 1e-38, 1e-31, 3e38])
+def test_heads_without_range_and_at_the_end_of_it(dtype, value):
+    x = np.full((1, 48), value, np.float32)
+    cache, q = ops.KvCache(dtype, 1, 16, 1, 16), np.empty((1, 16), np.float32)
+    cache.data[:] = 0
+    for isa in LEVELS:
+        ops.heads_to_cache(isa, cache, x, 1, None, None, 0.0, None, np.zeros(1, np.int32), np.zeros(1, np.int64), q)
+        k, v, _, _ = unpack(cache.data, dtype, 1, 16, 16)
+        want = value if value > 1e-30 else 0
+        np.testing.assert_allclose(k[0, 0], want, rtol=2**-8)
+        np.testing.assert_allclose(v[0, 0], want, rtol=2**-8)

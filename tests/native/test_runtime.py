@@ -94,15 +94,32 @@ def test_logits_are_those_of_the_reference(case: str, isa: str, tmp_path: Path, 
     assert error.max() <= 10 * tolerance
 
 
+# Bounds of the same error, of a cache in few bits under fp32 weights.
+KV_DTYPES = {"fp32": 1e-4, "bf16": 0.05, "int8": 0.1, "fp8": 0.5}
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("kv_cache_dtype", KV_DTYPES)
+def test_kv_dtypes_are_near_the_reference(kv_cache_dtype: str, isa: str, tmp_path: Path, reference_logits: Any) -> None:
+    expected, tolerance = reference_logits("llama", "F32"), KV_DTYPES[kv_cache_dtype]
+    path = write_tiny(tmp_path / "tiny.legato", source_of("llama", "F32"))
+    executor = open_native(path, isa=isa, threads=2, kv_cache_dtype=kv_cache_dtype)
+    assert executor.info().details["kv_cache_dtype"] == kv_cache_dtype
+    error = logits(executor, TOKENS) - expected
+    assert 1e-9 < np.sqrt((error**2).mean()) / expected.std() <= tolerance
+
+
 WIDE = [isa for isa in LEVELS if isa.startswith("avx512")]
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
 @pytest.mark.parametrize("case", CASES)
-def test_all_levels_of_avx512_give_the_same_bits(case: str, tmp_path: Path) -> None:
+def test_all_levels_of_avx512_give_the_same_bits(case: str, kv_cache_dtype: str, tmp_path: Path) -> None:
     """So the fastest may be chosen on each CPU: vdpbf16ps is not, where two FMAs take less time."""
     family, dtype, format, _ = CASES[case]
     path = write_tiny(tmp_path / "tiny.legato", source_of(family, dtype), format=format)
-    assert len({logits(open_native(path, isa=isa, threads=2), TOKENS).tobytes() for isa in WIDE}) <= 1
+    levels = [open_native(path, isa=isa, threads=2, kv_cache_dtype=kv_cache_dtype) for isa in WIDE]
+    assert len({logits(level, TOKENS).tobytes() for level in levels}) <= 1
 
 
 @pytest.fixture
@@ -206,10 +223,11 @@ def test_a_nan_harms_its_own_row_only(tmp_path: Path) -> None:
     assert result.tokens[2] == -1
 
 
-def test_stale_nans_in_a_block_are_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kv_cache_dtype", KV_DTYPES)
+def test_stale_nans_in_a_block_are_not_read(tmp_path: Path, kv_cache_dtype: str) -> None:
     source = source_of("llama", "F32")
     source.arrays["model.embed_tokens.weight"][11] = np.nan
-    executor = open_native(write_tiny(tmp_path / "nan.legato", source))
+    executor = open_native(write_tiny(tmp_path / "nan.legato", source), kv_cache_dtype=kv_cache_dtype)
     clean = logits(executor, TOKENS[:20])
     run(executor, step(executor.info(), [11] * 48, 0, reset=GREEDY))
     np.testing.assert_array_equal(logits(executor, TOKENS[:20]), clean)
@@ -263,7 +281,9 @@ def test_a_step_keeps_its_columns_alive(tiny: NativeExecutor) -> None:
     assert tiny.collect(0).tokens[0] >= 0
 
 
-def test_copied_blocks_hold_what_their_sources_hold(tiny: NativeExecutor) -> None:
+@pytest.mark.parametrize("kv_cache_dtype", KV_DTYPES)
+def test_copied_blocks_hold_what_their_sources_hold(tmp_path: Path, kv_cache_dtype: str) -> None:
+    tiny = open_native(tiny_engine(tmp_path / "tiny.legato"), kv_cache_dtype=kv_cache_dtype)
     expected = logits(tiny, TOKENS)
     plan = step(tiny.info(), TOKENS[-1:], len(TOKENS) - 1)
     blocks = plan.block_tables[0].blocks
@@ -311,6 +331,18 @@ def test_info_and_profile(tmp_path: Path) -> None:
     assert executor.profile()["steps"] == 0
     with pytest.raises(ConfigError, match="not built yet"):
         executor.load_adapter(0, "x")
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_dtype", "tile_bytes"),
+    [("fp32", 2 * 1024), ("bf16", 2 * 512), ("int8", 2 * 256 + 64), ("fp8", 2 * 256 + 64)],
+)
+def test_bytes_per_block_count_the_scales(tmp_path: Path, kv_cache_dtype: str, tile_bytes: int) -> None:
+    path = tiny_engine(tmp_path / "tiny.legato")
+    executor = open_native(path, kv_cache_dtype=kv_cache_dtype, block_size=32)
+    [group] = executor.info().cache_groups
+    assert group.bytes_per_block == 3 * 2 * 2 * tile_bytes  # layers, heads, tiles, K and V of 16 slots and dimensions
+    assert executor.memory.pool == 60 * group.bytes_per_block
 
 
 @pytest.mark.parametrize(

@@ -74,16 +74,33 @@ struct Scratch {
   }
 };
 
-// Scores to probabilities relative to the largest; returns through `partial` the largest score and the sum.
+// Slots i, i + 1, ... of a split: v where the query sees them, `other` elsewhere.
+LEGATO_INLINE Vf where_seen(Span span, int32_t i, Vf v, Vf other) {
+  if (i < span.lo) v = select(kAllLanes << smaller(span.lo - i, kLanes), v, other);
+  if (i + kLanes > span.hi) v = select((1u << larger(span.hi - i, 0)) - 1u, v, other);
+  return v;
+}
+
+enum class Side : int32_t { key = 0, value = 1 };
+
+// The scales of slots i, i + 1, ... of a split, whose K tiles are `keys`.
+LEGATO_INLINE Vf slot_scales(const KvView& kv, const uint8_t* const* keys, int32_t i, Side side) {
+  const uint16_t* scales = cache_scales(kv, keys[i / kKvTile]) + static_cast<int32_t>(side) * kKvTile;
+  return load_bf16(scales + i % kKvTile);
+}
+
+// Scores, still without `factor` and the scales of K, to probabilities relative to the largest, times the scales of V;
+// returns through `partial` the largest score and the sum of the probabilities.
 template <class Cache>
-LEGATO_INLINE void exponentiate(float* scores, Span span, float scale, typename Cache::Value* weights, float* partial) {
+LEGATO_INLINE void exponentiate(const KvView& kv, const uint8_t* const* keys, float* scores, Span span, float factor,
+                                typename Cache::Value* weights, float* partial) {
   const int32_t begin = span.first_tile() * kKvTile, end = span.end_tile() * kKvTile;
-  const Vf factor = splat(scale), lowest = splat(-kInfinity);
+  const Vf lowest = splat(-kInfinity);
   Vf top = lowest;
   for (int32_t i = begin; i < end; i += kLanes) {
-    Vf s = load(scores + i) * factor;
-    if (i < span.lo) s = select(kAllLanes << smaller(span.lo - i, kLanes), s, lowest);
-    if (i + kLanes > span.hi) s = select((1u << larger(span.hi - i, 0)) - 1u, s, lowest);
+    Vf scale = splat(factor);
+    if constexpr (Cache::kScaled) scale = scale * slot_scales(kv, keys, i, Side::key);
+    const Vf s = where_seen(span, i, load(scores + i) * scale, lowest);
     store(scores + i, s);
     top = max(top, s);
   }
@@ -91,8 +108,12 @@ LEGATO_INLINE void exponentiate(float* scores, Span span, float scale, typename 
   const Vf shift = splat(partial[0]);
   Vf total = zero();
   for (int32_t i = begin; i < end; i += kLanes) {
-    const Vf w = exp(load(scores + i) - shift);
+    Vf w = exp(load(scores + i) - shift);
     total = total + w;
+    if constexpr (Cache::kScaled) {
+      const Vf scale = slot_scales(kv, keys, i, Side::value) * splat(Cache::kLift);
+      w = where_seen(span, i, w * scale, zero());  // the scale of a stale slot may be a NaN
+    }
     Cache::put(weights + i, w);
   }
   partial[1] = sum(total);
@@ -106,6 +127,10 @@ LEGATO_INLINE void weigh_alone(const typename Cache::Value* weights, const uint8
     const int32_t lo = larger(span.lo - t * kKvTile, 0), hi = smaller(span.hi - t * kKvTile, kKvTile);
     weigh_part<Cache>(weights + t * kKvTile, tiles[t], lo, hi, head_pad, acc);
   }
+}
+
+LEGATO_INLINE void multiply(float* x, float factor, int32_t n) {
+  for (int32_t i = 0; i < n; i += kLanes) store(x + i, load(x + i) * splat(factor));
 }
 
 // One split of M queries: partials[m] where spans[m] is not empty.
@@ -128,35 +153,80 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
   for (int m = 0; m < M; ++m) {
     acc[m] = partial_acc(partials[m]);
     if (spans[m].empty()) continue;
-    exponentiate<Cache>(scores + m * kKvSplit, spans[m], a.scale, weights + m * kKvSplit, partials[m]);
+    exponentiate<Cache>(a.kv, keys, scores + m * kKvSplit, spans[m], a.scale * Cache::kUnit, weights + m * kKvSplit,
+                        partials[m]);
     for (int32_t d = 0; d < head_pad; d += kLanes) store(acc[m] + d, zero());
     const int32_t alone_end = shared ? whole_begin : spans[m].end_tile();
     weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], spans[m].first_tile(), alone_end, head_pad, acc[m]);
   }
-  if (!shared) return;
-  weigh_tiles<Cache, M>(weights, values, whole_begin, whole_end, head_pad, acc);
+  if (shared) {
+    weigh_tiles<Cache, M>(weights, values, whole_begin, whole_end, head_pad, acc);
+    for (int m = 0; m < M; ++m) {
+      weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], whole_end, spans[m].end_tile(), head_pad, acc[m]);
+    }
+  }
+  if constexpr (Cache::kUnit != 1.0f) {
+    for (int m = 0; m < M; ++m) {
+      if (!spans[m].empty()) multiply(acc[m], Cache::kUnit, head_pad);
+    }
+  }
+}
+
+// The same over codes. Their sums are exact, so that a tile which a query does not see may count, with weights of 0.
+template <int M>
+void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uint8_t* const* keys, float* scores,
+                  float* weights, float* const* partials) {
+  const int32_t head_pad = a.kv.head_pad;
+  int32_t begin = kSplitTiles, end = 0;
   for (int m = 0; m < M; ++m) {
-    weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], whole_end, spans[m].end_tile(), head_pad, acc[m]);
+    if (spans[m].empty()) continue;
+    begin = smaller(begin, spans[m].first_tile());
+    end = larger(end, spans[m].end_tile());
+  }
+  score_codes<M>(q, head_pad, keys, begin, end, scores);
+  float* acc[M];
+  for (int m = 0; m < M; ++m) {
+    acc[m] = partial_acc(partials[m]);
+    float* p = scores + m * kKvSplit;
+    const Fixed fixed(weights + m * kKvSplit, kKvSplit);
+    __builtin_memset(weights + m * kKvSplit, 0, kKvSplit * sizeof(float));
+    if (spans[m].empty()) continue;
+    const float factor = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
+    exponentiate<CacheI8>(a.kv, keys, p, spans[m], factor, p, partials[m]);
+    fix(p, spans[m].first_tile() * kKvTile, spans[m].end_tile() * kKvTile, fixed);
+  }
+  const uint8_t* values[kSplitTiles];
+  for (int32_t t = begin; t < end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
+  weigh_codes<M>(weights, values, begin, end, head_pad, acc);
+}
+
+template <class Cache, int M>
+LEGATO_INLINE void attend_some(const AttentionArgs& a, typename Cache::Value* q, const Span* spans,
+                               const uint8_t* const* keys, const Scratch<Cache>& s, float* const* partials) {
+  if constexpr (Cache::kFixed) {
+    attend_codes<M>(a, q, spans, keys, s.scores, s.weights, partials);
+  } else {
+    attend_queries<Cache, M>(a, q, spans, keys, s.scores, s.weights, partials);
   }
 }
 
 template <class Cache>
-void attend_block(int32_t count, const AttentionArgs& a, const typename Cache::Value* q, const Span* spans,
+void attend_block(int32_t count, const AttentionArgs& a, typename Cache::Value* q, const Span* spans,
                   const uint8_t* const* keys, const Scratch<Cache>& s, float* const* partials) {
   switch (count) {
     case 1:
-      return attend_queries<Cache, 1>(a, q, spans, keys, s.scores, s.weights, partials);
+      return attend_some<Cache, 1>(a, q, spans, keys, s, partials);
     case 2:
-      return attend_queries<Cache, 2>(a, q, spans, keys, s.scores, s.weights, partials);
+      return attend_some<Cache, 2>(a, q, spans, keys, s, partials);
     case 3:
-      return attend_queries<Cache, 3>(a, q, spans, keys, s.scores, s.weights, partials);
+      return attend_some<Cache, 3>(a, q, spans, keys, s, partials);
     case 4:
-      return attend_queries<Cache, 4>(a, q, spans, keys, s.scores, s.weights, partials);
+      return attend_some<Cache, 4>(a, q, spans, keys, s, partials);
 #if !defined(LEGATO_ISA_portable) && !defined(LEGATO_ISA_avx2)
     case 5:
-      return attend_queries<Cache, 5>(a, q, spans, keys, s.scores, s.weights, partials);
+      return attend_some<Cache, 5>(a, q, spans, keys, s, partials);
     default:
-      return attend_queries<Cache, 6>(a, q, spans, keys, s.scores, s.weights, partials);
+      return attend_some<Cache, 6>(a, q, spans, keys, s, partials);
 #endif
   }
 }
@@ -177,14 +247,26 @@ LEGATO_INLINE void find_tiles(const AttentionArgs& a, const AttentionItem& item,
 }
 
 template <class Cache>
+LEGATO_INLINE void load_query(const float* x, int32_t dim, int32_t pad, typename Cache::Value* q) {
+  alignas(64) float values[kMaxHeadDim];
+  for (int32_t d = 0; d < pad; d += kLanes) {
+    const Vf v = load_n(x + d, larger(0, smaller(dim - d, kLanes))) * splat(Cache::kLift);
+    if constexpr (Cache::kFixed) {
+      store(values + d, v);
+    } else {
+      Cache::put(q + d, v);
+    }
+  }
+  if constexpr (Cache::kFixed) fix(values, 0, pad, Fixed(q, pad));
+}
+
+template <class Cache>
 void load_queries(const AttentionArgs& a, const AttentionItem& item, int32_t per_row, typename Cache::Value* q) {
   const int32_t dim = a.kv.head_dim, pad = a.kv.head_pad;
   for (int64_t row = item.row_begin; row < item.row_end; ++row) {
     const float* x = a.q + row * a.q_stride + static_cast<int64_t>(item.kv_head) * per_row * dim;
     for (int32_t g = 0; g < per_row; ++g, x += dim, q += pad) {
-      for (int32_t d = 0; d < pad; d += kLanes) {
-        Cache::put(q + d, load_n(x + d, larger(0, smaller(dim - d, kLanes))));
-      }
+      load_query<Cache>(x, dim, pad, q);
     }
   }
 }
@@ -222,10 +304,15 @@ void attend(const AttentionArgs& a, const AttentionItem& item) {
 }
 
 void attention(const AttentionArgs& a, const AttentionItem& item) {
-  if (a.kv.type == KvType::f32) {
-    attend<CacheF32>(a, item);
-  } else {
-    attend<CacheBf16>(a, item);
+  switch (a.kv.type) {
+    case KvType::f32:
+      return attend<CacheF32>(a, item);
+    case KvType::bf16:
+      return attend<CacheBf16>(a, item);
+    case KvType::i8:
+      return attend<CacheI8>(a, item);
+    case KvType::e4m3:
+      return attend<CacheE4m3>(a, item);
   }
 }
 

@@ -5,7 +5,8 @@ constexpr int kTileVectors = kKvTile / kLanes;  // vectors that hold one value o
 constexpr int64_t kLineBytes = kKvTile * 4;     // of a K tile
 constexpr int64_t kVectorBytes = kLanes * 4;
 
-// scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`; `next` are read after them.
+// scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`; `next` are read after
+// them.
 template <class Cache, int M, int N>
 LEGATO_INLINE void score_vectors(const typename Cache::Value* q, int64_t q_stride, const uint8_t* const* k,
                                  const uint8_t* const* next, int32_t lines, float* scores) {
@@ -16,10 +17,15 @@ LEGATO_INLINE void score_vectors(const typename Cache::Value* q, int64_t q_strid
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) acc[m][j] = zero();
   }
+  if constexpr (Cache::kScaled) {
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) __builtin_prefetch(k[j] + 2 * tile_bytes);  // scales
+  }
   for (int32_t i = 0; i < lines; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
-      // Tiles lie anywhere, and the hardware's own prefetch ends with each. V, behind K, is read when all scores are known.
+      // Tiles lie anywhere, and the hardware's own prefetch ends with each. V, behind K, is read when all scores are
+      // known.
       __builtin_prefetch(next[j] + i * kLineBytes);
       __builtin_prefetch(k[j] + tile_bytes + i * kLineBytes, 0, 2);
       const typename Cache::Line line = Cache::line(k[j] + i * kLineBytes);

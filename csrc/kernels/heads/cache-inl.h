@@ -3,7 +3,15 @@
 // The K tile of kv head `head` that is tile `tile` of physical block `block`; its V tile is tile_bytes behind.
 LEGATO_INLINE uint8_t* cache_tile(const KvView& kv, int64_t block, int32_t head, int32_t tile) {
   const int64_t index = static_cast<int64_t>(head) * kv.tiles_per_block + tile;
-  return kv.base + block * kv.block_bytes + kv.layer_offset + index * 2 * kv.tile_bytes;
+  return kv.base + block * kv.block_bytes + kv.layer_offset + index * kv.pair_bytes;
+}
+
+// The bf16 scales of the slots of a K tile; those of its V tile follow.
+LEGATO_INLINE uint16_t* cache_scales(const KvView& kv, uint8_t* tile) {
+  return reinterpret_cast<uint16_t*>(tile + 2 * kv.tile_bytes);
+}
+LEGATO_INLINE const uint16_t* cache_scales(const KvView& kv, const uint8_t* tile) {
+  return reinterpret_cast<const uint16_t*>(tile + 2 * kv.tile_bytes);
 }
 
 // Writes one slot's K and V of one head. k and v hold head_pad values, the pad zeros.
@@ -24,4 +32,71 @@ LEGATO_INLINE void write_slot_bf16(uint8_t* tile, const KvView& kv, int32_t slot
     store_bf16(lanes, load(v + d));
     for (int32_t i = 0; i < kLanes; ++i) values[(d + i) * 2] = lanes[i];
   }
+}
+
+// How the codes of a slot are made: the largest magnitude of a head becomes kLargest.
+struct CodeI8 {
+  static constexpr float kLargest = 127.0f;
+  static constexpr int32_t kPlace[4] = {0, 1, 2, 3};  // of each of four values
+  static LEGATO_INLINE void encode(Vf v, uint8_t* out) {
+    int8_t whole[kLanes];
+    store_s8(whole, round_even(v));
+    for (int32_t i = 0; i < kLanes; ++i) out[i] = static_cast<uint8_t>(whole[i]) ^ 0x80;
+  }
+};
+
+// Attention reads bytes 0 and 2 of four as one pair and bytes 1 and 3 as the other. What is below half of the smallest
+// normal number, 2^-6, is zero: with the largest at 448, subnormals would add nothing that shows.
+struct CodeE4m3 {
+  static constexpr float kLargest = 448.0f;
+  static constexpr int32_t kPlace[4] = {0, 2, 1, 3};
+  static LEGATO_INLINE void encode(Vf v, uint8_t* out) {
+    float lanes[kLanes];
+    store(lanes, v);
+    for (int32_t i = 0; i < kLanes; ++i) {
+      const uint32_t bits = bits_from_float(lanes[i]), sign = bits >> 31 << 7;
+      // Nearest even at 3 bits of mantissa, and the exponent's bias from 127 to 7.
+      const uint32_t magnitude = bits & 0x7fffffffu;
+      const uint32_t code = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+      const uint32_t least = (127u - 6u) << 3;
+      if (magnitude < (127u - 7u) << 23) {
+        out[i] = 0;
+      } else {
+        out[i] = static_cast<uint8_t>(sign | (larger(code, least) - (120u << 3)));
+      }
+    }
+  }
+};
+
+// x[head_pad] to codes, which `place` puts where they belong, and their scale.
+template <class Code, class Place>
+LEGATO_INLINE uint16_t encode_head(const float* x, int32_t head_pad, const Place& place) {
+  constexpr float kTiny = 1e-30f;  // below it 1 / scale could overflow; such a head is zero
+  Vf amax = zero();
+  uint32_t faults = 0;
+  for (int32_t d = 0; d < head_pad; d += kLanes) {
+    const Vf v = abs(load(x + d));
+    faults |= fault_bits(v);
+    amax = max(amax, v);
+  }
+  const float range = largest(amax);
+  const bool plain = faults == 0 && range > kTiny;
+  const uint16_t scale = plain ? bf16_from_float(range / Code::kLargest) : 0;
+  const Vf inverse = splat(plain ? 1.0f / float_from_bf16(scale) : 0.0f);
+  for (int32_t d = 0; d < head_pad; d += kLanes) {
+    uint8_t codes[kLanes];
+    Code::encode(plain ? load(x + d) * inverse : zero(), codes);
+    for (int32_t i = 0; i < kLanes; ++i) place(d + i, codes[i]);
+  }
+  return faults == 0 ? scale : bf16_from_float(__builtin_nanf(""));
+}
+
+template <class Code>
+void write_slot_coded(uint8_t* tile, const KvView& kv, int32_t slot, const float* k, const float* v) {
+  uint8_t* keys = tile + slot * 4;
+  uint8_t* values = tile + kv.tile_bytes + static_cast<int64_t>(slot / 4) * kv.head_pad * 4 + Code::kPlace[slot % 4];
+  uint16_t* scales = cache_scales(kv, tile) + slot;
+  scales[0] = encode_head<Code>(
+      k, kv.head_pad, [keys](int32_t d, uint8_t code) { keys[d / 4 * kKvTile * 4 + Code::kPlace[d % 4]] = code; });
+  scales[kKvTile] = encode_head<Code>(v, kv.head_pad, [values](int32_t d, uint8_t code) { values[d * 4] = code; });
 }

@@ -35,10 +35,15 @@ LEGATO_INLINE void prepare_head(const HeadsArgs& a, const float* x, const float*
 LEGATO_INLINE void write_head(const HeadsArgs& a, int32_t head, int64_t slot, const float* k, const float* v) {
   const int32_t in_block = static_cast<int32_t>(slot % a.kv.block_size);
   uint8_t* tile = cache_tile(a.kv, slot / a.kv.block_size, head, in_block / kKvTile);
-  if (a.kv.type == KvType::f32) {
-    write_slot_f32(tile, a.kv, in_block % kKvTile, k, v);
-  } else {
-    write_slot_bf16(tile, a.kv, in_block % kKvTile, k, v);
+  switch (a.kv.type) {
+    case KvType::f32:
+      return write_slot_f32(tile, a.kv, in_block % kKvTile, k, v);
+    case KvType::bf16:
+      return write_slot_bf16(tile, a.kv, in_block % kKvTile, k, v);
+    case KvType::i8:
+      return write_slot_coded<CodeI8>(tile, a.kv, in_block % kKvTile, k, v);
+    case KvType::e4m3:
+      return write_slot_coded<CodeE4m3>(tile, a.kv, in_block % kKvTile, k, v);
   }
 }
 

@@ -148,9 +148,15 @@ class CacheConfig:
     block_size: int = flag(16, "KV slots per block, a multiple of 16")
     kv_cache_dtype: str = flag(
         "auto",
-        "auto is bf16 (fp32 for fp32 weights)",
-        choices=("auto", "bf16", "fp32"),
-        values={"bfloat16": "bf16", "float32": "fp32"},
+        "auto is bf16 (fp32 for fp32 weights); int8 and fp8 (e4m3) have a scale per token and head",
+        choices=("auto", "bf16", "fp32", "int8", "fp8"),
+        values={
+            "bfloat16": "bf16",
+            "float32": "fp32",
+            "int8_per_token_head": "int8",
+            "fp8_e4m3": "fp8",
+            "fp8_per_token_head": "fp8",
+        },
     )
     kv_cache_memory: int | None = flag(
         None, "bytes for the KV pool; overrides the utilization", aliases=("kv-cache-memory-bytes",)

@@ -1,0 +1,173 @@
+// The two products of attention over an int8 cache, in whole numbers: as exact as the codes, in any order, and four
+// slots or dimensions to a lane. Queries and probabilities become 15-bit numbers, in two parts of 8 bits, which DotI8
+// multiplies by codes. Codes are kept as u8 with an offset of 128, taken out through the sums of the parts.
+
+// What attend() is told of an int8 cache; Value is where a fixed-point number lives.
+struct CacheI8 {
+  using Value = float;
+  static constexpr bool kFixed = true;
+  static constexpr bool kScaled = true;
+  static constexpr float kLift = 1.0f;
+  static LEGATO_INLINE void put(float* p, Vf v) { store(p, v); }
+};
+
+// n numbers (a multiple of 16) in the place of n floats: x = scale * (256 * high + low), |256 * high + low| <= 32639.
+struct Fixed {
+  uint8_t* words;  // [n / 4]: the s8 high parts of four numbers, then their low parts
+  float* figures;  // scale, 128 * sum of the high parts, 128 * sum of the low parts
+
+  Fixed(float* memory, int32_t n) : words(reinterpret_cast<uint8_t*>(memory)), figures(memory + n / 2) {}
+};
+
+constexpr int32_t kFixedWord = 8;  // bytes of four numbers
+
+// x[begin .. end - 1] to `out`, whose other numbers are zero or unused. A NaN or an infinity gives the scale NaN.
+LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& out) {
+  constexpr float kLargest = 32639.0f;  // 256 * 127 + 127
+  constexpr float kTiny = 1e-30f;       // below it the inverse could overflow; such numbers are zero
+  Vf amax = zero();
+  uint32_t faults = 0;
+  for (int32_t i = begin; i < end; i += kLanes) {
+    const Vf v = abs(load(x + i));
+    faults |= fault_bits(v);
+    amax = max(amax, v);
+  }
+  const float range = largest(amax);
+  const bool plain = faults == 0 && range > kTiny;
+  const Vf inverse = splat(plain ? kLargest / range : 0.0f);
+  Vf highs = zero(), lows = zero();
+  for (int32_t i = begin; i < end; i += kLanes) {
+    const Vf whole = plain ? round_even(load(x + i) * inverse) : zero();
+    const Vf high = round_even((whole + splat(0.25f)) * splat(1.0f / 256.0f));  // so that -128 <= low <= 127
+    const Vf low = whole - high * splat(256.0f);
+    highs = highs + high;
+    lows = lows + low;
+    alignas(16) int8_t parts[2][kLanes];
+    store_s8(parts[0], high);
+    store_s8(parts[1], low);
+    for (int32_t g = 0; g < kLanes; g += 4) {
+      uint8_t* word = out.words + (i + g) / 4 * kFixedWord;
+      __builtin_memcpy(word, parts[0] + g, 4);
+      __builtin_memcpy(word + 4, parts[1] + g, 4);
+    }
+  }
+  // Sums of at most 512 parts: exact in any order.
+  out.figures[0] = faults != 0 ? __builtin_nanf("") : plain ? range / kLargest : 0.0f;
+  out.figures[1] = 128.0f * sum(highs);
+  out.figures[2] = 128.0f * sum(lows);
+}
+
+// Sums of codes times the parts of M vectors, for N vectors of lanes.
+template <int M, int N>
+struct CodeSums {
+  DotI8::Acc high[M][N], low[M][N];
+
+  LEGATO_INLINE CodeSums() {
+    LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) high[m][j] = low[m][j] = DotI8::start(0);
+    }
+  }
+
+  // One line of codes; `words` is the first vector's word of these four numbers, the others are stride bytes apart.
+  LEGATO_INLINE void add(const uint8_t* const (&lines)[N], const uint8_t* words, int64_t stride) {
+    LEGATO_UNROLL for (int32_t sub = 0; sub < DotI8::kSubs; ++sub) {
+      DotI8::Line line[N];
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) line[j] = DotI8::line(lines[j], sub);
+      LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+        const uint8_t* word = words + m * stride;
+        const DotI8::Line a = DotI8::word(word, sub), b = DotI8::word(word + 4, sub);
+        LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+          high[m][j] = DotI8::mac(high[m][j], line[j], a);
+          low[m][j] = DotI8::mac(low[m][j], line[j], b);
+        }
+      }
+    }
+  }
+
+  // 256 * high + low without the codes' offset. The parts are whole numbers below 2^24: rounded once.
+  LEGATO_INLINE Vf total(int m, int j, const float* figures) const {
+    const Vf upper = DotI8::to_float(high[m][j]) - splat(figures[1]);
+    return fma(upper, splat(256.0f), DotI8::to_float(low[m][j]) - splat(figures[2]));
+  }
+};
+
+constexpr int kCodeVectors = kLanes == 16 ? 2 : 1;  // vectors of lanes kept in registers
+
+// Scores of M queries, `pad` numbers each, without any scale, for N vectors of slots; `next` are read after them.
+template <int M, int N>
+LEGATO_INLINE void score_code_vectors(float* q, int32_t pad, const uint8_t* const (&k)[N],
+                                      const uint8_t* const (&next)[N], float* scores) {
+  CodeSums<M, N> sums;
+  const int64_t tile_bytes = int64_t{pad} * kKvTile;
+  LEGATO_UNROLL for (int j = 0; j < N; ++j) __builtin_prefetch(k[j] + 2 * tile_bytes);  // scales
+  const uint8_t* words = Fixed(q, pad).words;
+  for (int32_t i = 0; i < pad / 4; ++i) {
+    const uint8_t* lines[N];
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+      lines[j] = k[j] + i * kLineBytes;
+      __builtin_prefetch(next[j] + i * kLineBytes);
+      __builtin_prefetch(lines[j] + tile_bytes, 0, 2);  // V
+    }
+    sums.add(lines, words + i * kFixedWord, int64_t{pad} * 4);
+  }
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+    const float* figures = Fixed(q + m * pad, pad).figures;
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) { store(scores + m * kKvSplit + j * kLanes, sums.total(m, j, figures)); }
+  }
+}
+
+// For tiles [begin, end) of a split; as score_tiles.
+template <int M>
+LEGATO_INLINE void score_codes(float* q, int32_t pad, const uint8_t* const* tiles, int32_t begin, int32_t end,
+                               float* scores) {
+  int32_t v = begin * kTileVectors;
+  const int32_t last = end * kTileVectors;
+  const auto at = [tiles](int32_t i) { return tiles[i / kTileVectors] + i % kTileVectors * kVectorBytes; };
+  for (; v + kCodeVectors <= last; v += kCodeVectors) {
+    const uint8_t *k[kCodeVectors], *next[kCodeVectors];
+    LEGATO_UNROLL for (int j = 0; j < kCodeVectors; ++j) {
+      k[j] = at(v + j);
+      next[j] = at(smaller(v + j + kCodeVectors, last - 1));
+    }
+    score_code_vectors<M, kCodeVectors>(q, pad, k, next, scores + v * kLanes);
+  }
+  for (; v < last; ++v) {
+    const uint8_t* const k[1] = {at(v)};
+    score_code_vectors<M, 1>(q, pad, k, k, scores + v * kLanes);
+  }
+}
+
+// acc_rows[m][columns] = sum over the slots of tiles [begin, end) of weight times V, for N vectors from byte `column`.
+template <int M, int N>
+LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tiles, int32_t begin, int32_t end,
+                                      int64_t line_bytes, int64_t column, float* const* acc_rows) {
+  CodeSums<M, N> sums;
+  const uint8_t* words = Fixed(weights, kKvSplit).words + begin * (kKvTile / 4 * kFixedWord);
+  for (int32_t t = begin; t < end; ++t) {
+    const uint8_t* v = tiles[t] + column;
+    for (int32_t i = 0; i < kKvTile / 4; ++i, v += line_bytes, words += kFixedWord) {
+      const uint8_t* lines[N];
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) lines[j] = v + j * kVectorBytes;
+      sums.add(lines, words, int64_t{kKvSplit} * 4);
+    }
+  }
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+    const float* figures = Fixed(weights + m * kKvSplit, kKvSplit).figures;
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+      store(acc_rows[m] + column / 4 + j * kLanes, sums.total(m, j, figures) * splat(figures[0]));
+    }
+  }
+}
+
+template <int M>
+LEGATO_INLINE void weigh_codes(float* weights, const uint8_t* const* tiles, int32_t begin, int32_t end,
+                               int32_t head_pad, float* const* acc_rows) {
+  const int64_t line_bytes = static_cast<int64_t>(head_pad) * 4;
+  int64_t column = 0;
+  for (; column + kCodeVectors * kVectorBytes <= line_bytes; column += kCodeVectors * kVectorBytes) {
+    weigh_code_columns<M, kCodeVectors>(weights, tiles, begin, end, line_bytes, column, acc_rows);
+  }
+  for (; column < line_bytes; column += kVectorBytes) {
+    weigh_code_columns<M, 1>(weights, tiles, begin, end, line_bytes, column, acc_rows);
+  }
+}

@@ -1,4 +1,4 @@
-"""What each format of the default model must keep of fp32, and the text it is measured on. KV cache: bf16."""
+"""What each format of the default model must keep of fp32, its KV cache included, and the text it is measured on."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -14,6 +14,7 @@ class Answer:
     """chunks: texts, one event each. first: an event before them. usage: what the last event says. end: how it ends.
 
     end is "done"; "cut" closes without [DONE]; "error" sends an error event; "hang" never ends.
+    before: called with the number of the chunk before each is sent, and once more after the last; it may block.
     """
 
     chunks: tuple[str, ...] = ("a", "b", "c")
@@ -21,6 +22,7 @@ class Answer:
     end: str = "done"
     status: int = 200
     first: Any = None
+    before: Callable[[int], None] | None = None
 
 
 Script = Callable[[int, dict[str, Any]], Answer]  # number of the request, its body
@@ -42,7 +44,9 @@ def scripted_server(script: Script) -> Iterator[Scripted]:
         if head.startswith("GET /v1/models"):
             writer.write(_whole(200, {"data": [{"id": "scripted"}]}))
         else:
-            length = next(int(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("content-length"))
+            length = next(
+                int(line.split(":")[1]) for line in head.lower().split("\r\n") if line.startswith("content-length")
+            )
             body = json.loads(await reader.readexactly(length))
             bodies.append(body)
             async for data in _answer(script(len(bodies) - 1, body), "messages" in body, reader):
@@ -74,8 +78,10 @@ async def _answer(answer: Answer, chat: bool, reader: asyncio.StreamReader) -> A
         yield _event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
     if answer.first is not None:
         yield _event(answer.first)
-    for text in answer.chunks:
+    for number, text in enumerate(answer.chunks):
+        await _pause(answer, number)
         yield _event({"choices": [{"delta": {"content": text}} if chat else {"text": text}]})
+    await _pause(answer, len(answer.chunks))
     if answer.end == "hang":
         await reader.read()  # until the client leaves
     elif answer.end == "error":
@@ -85,6 +91,11 @@ async def _answer(answer: Answer, chat: bool, reader: asyncio.StreamReader) -> A
     if answer.end == "done":
         yield _piece(b"data: [DONE]\n\n")
         yield b"0\r\n\r\n"
+
+
+async def _pause(answer: Answer, number: int) -> None:
+    if answer.before is not None:
+        await asyncio.to_thread(answer.before, number)
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,14 @@ def test_i02_the_exit_status_tells_of_failures_if_asked(
     assert "1 x HTTP 503" in said.err
 
 
+def test_i02_each_kind_of_failure_is_printed_with_its_count(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ["HTTP 503", "HTTP 503", "error event", "empty stream", "broken stream"]
+    bad = [BAD[kind] for kind in kinds]
+    assert serve(lambda index, body: bad[index] if index < 5 else Answer(), "--num-prompts", "8") == 0
+    counts = dict(re.findall(r"^  (\w.*?) +(\d+)$", capsys.readouterr().out, re.MULTILINE))
+    assert counts == {"HTTP 503": "2", "error event": "1", "empty stream": "1", "broken stream": "1"}
+
+
 @pytest.mark.parametrize("chat", [False, True])
 def test_i03_tokens_come_from_usage_and_the_peak_is_no_less_than_the_average(chat: bool) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 100}
@@ -107,6 +116,11 @@ def test_i03_without_usage_the_chunks_are_counted_and_it_is_said() -> None:
     assert "without usage" in figures.notes[0]
 
 
+def test_i03_chunk_gaps_are_labelled_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(lambda index, body: Answer(), "--num-prompts", "2") == 0
+    assert "ITL (chunk gaps)" in capsys.readouterr().out
+
+
 def test_i05_latency_counts_from_the_planned_time_and_the_lag_is_shown() -> None:
     """One at a time, all due long before the last is sent: whatever each takes, the next waits for it."""
     times = [i * 1e-6 for i in range(8)]
@@ -120,6 +134,20 @@ def test_i05_latency_counts_from_the_planned_time_and_the_lag_is_shown() -> None
         assert value == pytest.approx(1000 * (record.chunks[-1] - record.planned_s))
     assert sum(figures.latencies["send_lag"]) > 0.01 * sum(figures.latencies["e2el"])
     assert any("waited in the client" in note for note in figures.notes)
+
+
+@pytest.mark.parametrize(("lag_s", "warned"), [(0.009, False), (0.011, True)])
+def test_i05_a_lag_of_more_than_a_hundredth_is_warned_of(lag_s: float, warned: bool) -> None:
+    record = Record(1.0, 1, 1.0 + lag_s, [1.5 + lag_s, 2.0 + lag_s], 2.0 + lag_s, 1, 2, None, True)
+    notes = evaluate(Run([record], 0.0, 3.0, 0.0, 0), goodput={}).notes
+    assert any("waited in the client" in note for note in notes) == warned
+
+
+def test_i05_both_latencies_are_printed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(lambda *_: Answer(), "--num-prompts", "8", "--request-rate", "1e6", "--max-concurrency", "1") == 0
+    out = capsys.readouterr().out
+    assert all(f"\n{label} " in out for label in ("TTFT", "E2EL", "send lag", "TTFT from plan", "E2EL from plan"))
+    assert "waited in the client" in out
 
 
 def test_i06_seeds_are_fresh_and_the_hit_rate_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

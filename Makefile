@@ -34,8 +34,12 @@ format: $(VENV)/dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-bench: $(VENV)/installed ## the standard workloads, offline, in the int8 format (ARGS="...": more flags)
+bench: $(VENV)/installed ## the benchmarks that need no peer, one round each; results and a page in bench-results
 	$(BIN)/legato bench throughput --format int8 $(ARGS)
+	for each in kernels idle start build; do \
+	  $(BIN)/python benchmarks/$$each.py --rounds 1 --results bench-results || exit 1; \
+	done
+	$(BIN)/python benchmarks/report.py --results bench-results --output bench-results/benchmarks.md
 
 parity: $(VENV)/dev $(VENV)/installed ## regenerate the golden files with torch and transformers, and check against them
 	tools/parity.sh $(ARGS)

@@ -1,0 +1,83 @@
+"""Legato beside its peers on the standard workloads: in turn, in one sitting, ratio of medians to the best peer.
+
+python benchmarks/beside_peers.py --peers DIR --format int8 [--rounds 3] [--workloads single uniform mixed]
+                                  [--without vllm] [--kv-cache-dtype int8]
+
+DIR is what peers/install.sh filled; peers that are not there are left out, and the result says so.
+"""
+
+import json
+import statistics
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from common import Result, arguments, legato, peers_dir, run_json, say
+from engines import awake, legato_run, peers_for, turns
+
+from legato.bench.workloads import DEFAULT, Job, standard
+from legato.build.engine_file import EngineFile
+from legato.core.config import ModelConfig
+from legato.engine.start import engine_file
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    peers_dir(parser)
+    parser.add_argument("--format", default="int8", choices=("int8", "bf16", "auto"))
+    parser.add_argument("--workloads", nargs="+", default=list(DEFAULT))
+    parser.add_argument("--without", nargs="+", default=[], help="peers to leave out: openvino, llama, vllm")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="of Legato (default: auto)")
+    args = parser.parse_args()
+    work = {name: standard()[name] for name in args.workloads}
+    candidates = peers_for(args.format, args.peers)
+    chosen = [peer for peer in candidates if peer.installed and peer.kind not in args.without]
+    missing = ", ".join(peer.name for peer in candidates if peer not in chosen)
+    notes = [f"Legato's KV cache: {kv_dtype(args.kv_cache_dtype)}", *([f"not measured: {missing}"] if missing else [])]
+    file = engine_file(ModelConfig(format=args.format))
+    with ExitStack() as stack:
+        runs = {"Legato": legato_run(args.format, ("--kv-cache-dtype", args.kv_cache_dtype))}
+        path = Path(stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".json", delete=False)).name)
+        stack.callback(path.unlink)
+        path.write_text(json.dumps({name: [plain(job) for job in jobs] for name, jobs in work.items()}))
+        runs |= awake(stack, chosen, path)
+        seconds = turns(runs, args.workloads, args.rounds, say)
+    result = Result(f"beside_{args.format}", args)
+    for name, jobs in work.items():
+        add(result, f"{name}-{args.format}", jobs, {engine: of[name] for engine, of in seconds.items()}, notes)
+    if "single" in work:
+        add_share(result, f"single-{args.format}-share", file, seconds["Legato"]["single"], work["single"])
+    result.save()
+
+
+def kv_dtype(name: str) -> str:
+    return "bf16" if name == "auto" else name
+
+
+def plain(job: Job) -> dict[str, object]:
+    return {"prompt": job.prompt, "max_tokens": job.max_tokens}
+
+
+def add(result: Result, key: str, jobs: list[Job], seconds: dict[str, list[float]], notes: list[str]) -> None:
+    """Rates of all engines, and the ratio of Legato's median to that of the fastest other one."""
+    single = len(jobs) == 1
+    tokens = sum(job.max_tokens if single else len(job.prompt) + job.max_tokens for job in jobs)
+    rates = {engine: [tokens / value for value in values] for engine, values in seconds.items()}
+    medians = {engine: statistics.median(values) for engine, values in rates.items() if engine != "Legato"}
+    if medians:
+        ratio = statistics.median(rates["Legato"]) / max(medians.values())
+        result.add(key, ratio, rates, "output tok/s" if single else "total tok/s", notes)
+
+
+def add_share(result: Result, key: str, file: EngineFile, seconds: list[float], jobs: list[Job]) -> None:
+    """Bytes of the linear weights that the decode steps read, over the whole time (the prefill's too)."""
+    bandwidth = run_json(legato("bench", "machine", "--json", "-"))["results"]["read_bandwidth"]
+    best = max(bandwidth.values())
+    step = sum(record.size for record in file.tensors if record.kind == 0)
+    rates = [step * jobs[0].max_tokens / value / 1e9 for value in seconds]
+    notes = [f"{step / 1e6:.1f} MB of linear weights in a step; read bandwidth {best / 1e9:.1f} GB/s"]
+    result.add(key, statistics.median(rates) * 1e9 / best, {"Legato": rates}, "GB/s of weights", notes)
+
+
+if __name__ == "__main__":
+    main()

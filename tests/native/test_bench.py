@@ -144,7 +144,8 @@ def test_shares_are_of_the_limits_given() -> None:
         assert run.of_bandwidth == pytest.approx(run.bytes / run.seconds / 1e9)
     assert runs[0].bytes == 64 * 128 * 4
     others = rows_kernels(isa, 1e9, width=64, vocab=1000, rows=4)
-    assert [run.of_peak for run in others] == [None] * 5
+    assert [run.of_peak for run in others] == [None] * (5 + len(KV_DTYPES))
+    assert {run.bytes for run in others if "rope" in run.name} == {4 * (9 + 2 * 3) * 64 * 4}
     assert others[0].bytes == 4 * 64 * 4
 
 

@@ -123,7 +123,16 @@ def attentions(
     return runs
 
 
-def rows_kernels(isa: str, bandwidth: float, *, width: int = 576, vocab: int = 49_152, rows: int = 512) -> list[OpRun]:
+def rows_kernels(
+    isa: str,
+    bandwidth: float,
+    *,
+    kv_dtypes: Sequence[str] = KV_DTYPES,
+    heads: Sequence[int] = HEADS,
+    width: int = 576,
+    vocab: int = 49_152,
+    rows: int = 512,
+) -> list[OpRun]:
     """Kernels that read rows of float32 once, on one thread; the data fit a cache, so shares may exceed 1."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((rows, width), dtype=np.float32)
@@ -134,6 +143,7 @@ def rows_kernels(isa: str, bandwidth: float, *, width: int = 576, vocab: int = 4
     calls: dict[str, tuple[int, int, Callable[[], object]]] = {
         "rms norm to int8": (rows, x.nbytes, lambda: _native.ops.norm(isa, x, weight, None, False, 1e-5, quantized)),
         "quantize to int8": (rows, x.nbytes, lambda: _native.ops.quantize(isa, x, quantized)),
+        **{f"rope, K and V to {dtype} KV": _to_cache(isa, dtype, heads, rows) for dtype in kv_dtypes},
         "sample, greedy": (8, 8 * logits.nbytes, lambda: _native.ops.sample(isa, logits, uniforms, 0.0)),
         "sample": (8, 8 * logits.nbytes, lambda: _native.ops.sample(isa, logits, uniforms, 1.0)),
         "sample, top-p 0.9": (8, 8 * logits.nbytes, lambda: _native.ops.sample(isa, logits, uniforms, 1.0, 0, 0.9)),
@@ -143,6 +153,22 @@ def rows_kernels(isa: str, bandwidth: float, *, width: int = 576, vocab: int = 4
         took = _best(call)
         runs.append(OpRun(name, count, took, 0.0, size, None, size / took / bandwidth))
     return runs
+
+
+def _to_cache(isa: str, dtype: str, heads: Sequence[int], rows: int) -> tuple[int, int, Callable[[], object]]:
+    """Rows, bytes read, and the call that rotates q and k and writes K and V."""
+    q_heads, kv_heads, head_dim = heads
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, (q_heads + 2 * kv_heads) * head_dim), dtype=np.float32)
+    cos_sin = rng.random((rows, head_dim), dtype=np.float32)
+    positions, slots = np.arange(rows, dtype=np.int32), np.arange(rows, dtype=np.int64)
+    q = np.empty((rows, q_heads * head_dim), np.float32)
+    cache = _native.ops.KvCache(dtype, -(-rows // 16), 16, kv_heads, head_dim)
+
+    def call() -> None:
+        _native.ops.heads_to_cache(isa, cache, x, q_heads, None, None, 0.0, cos_sin, positions, slots, q)
+
+    return rows, x.nbytes, call
 
 
 def _best(call: Callable[[], object], repeats: int = 20) -> float:

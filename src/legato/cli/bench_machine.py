@@ -37,8 +37,8 @@ def add_to(kinds: Commands) -> None:
     ops.add_argument(
         "--rows", nargs="+", type=whole, default=[1, 32, 128, 512], metavar="N", help="default: 1 32 128 512"
     )
-    ops.add_argument("--kv-dtypes", nargs="+", metavar="NAME", help="of attention; default: all")
-    ops.add_argument("--heads", metavar="QxKVxDIM", help="of attention; default: those of the default model")
+    ops.add_argument("--kv-dtypes", nargs="+", metavar="NAME", help="of attention and rows; default: all")
+    ops.add_argument("--heads", metavar="QxKVxDIM", help="of attention and rows; default: the default model's")
     ops.add_argument("--context", type=whole, default=1024, metavar="N", help="of attention (default: 1024)")
     ops.add_argument("--batch", type=whole, default=32, metavar="N", help="sequences that decode (default: 32)")
     for parser in (machine, ops):
@@ -101,7 +101,7 @@ def _ops(args: argparse.Namespace) -> int:
             seconds=args.seconds,
         )
     if "rows" in kernels:
-        runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds))
+        runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds), kv_dtypes=kv_dtypes, heads=heads)
     if args.json != "-":
         title = (
             f"{isa}, {threads} threads; measured peaks: int8 {limits.int8 / 1e9:.0f} GOP/s, "

@@ -7,6 +7,7 @@ from typing import Any
 
 from legato.bench.figures import Figures, summarize
 from legato.bench.load import Plan
+from legato.bench.report import LABELS
 from legato.bench.throughput import spread
 
 __all__ = ["Compared", "compare", "side_by_side"]
@@ -73,9 +74,9 @@ def _metrics(figures: Figures) -> dict[str, float]:
         "requests failed": float(sum(figures.failed.values())),
         "client CPU, s": figures.client_cpu_s,
     }
-    for name, label in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL (chunk gaps)"), ("e2el", "E2EL")):
-        if (summary := summarize(figures.latencies[name])) is not None:
-            found |= {f"{label} p50, ms": summary.p50, f"{label} p99, ms": summary.p99}
+    for name, values in figures.latencies.items():
+        if (summary := summarize(values)) is not None:
+            found |= {f"{LABELS[name]} p50, ms": summary.p50, f"{LABELS[name]} p99, ms": summary.p99}
     if figures.goodput_per_s is not None:
         found["goodput, requests/s"] = figures.goodput_per_s
     if figures.cache_hit_rate is not None:

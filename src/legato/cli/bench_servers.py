@@ -45,6 +45,8 @@ def _run(args: argparse.Namespace) -> int:
         figures = measured(args, plan, outcome)
         where = f"{plan.model} at {plan.endpoint.host}:{plan.endpoint.port}"
         print(f"  {where}: {outcome.duration_s:.2f} s", file=sys.stderr, flush=True)
+        for note in figures.notes:
+            print(f"    note: {note}", file=sys.stderr, flush=True)
         say_failures(figures, outcome.records)
         if not figures.completed:
             raise LegatoError(f"no request succeeded with {where}")

@@ -62,6 +62,15 @@ def test_both_get_the_same_requests_in_turn(tmp_path: Path, capsys: pytest.Captu
     )
 
 
+def test_what_a_reader_has_to_know_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """CASES I03 and I08, for either server."""
+    with scripted_server(lambda *_: Answer()) as first, scripted_server(lambda *_: Answer(usage=None)) as second:
+        assert compare(first.url, second.url, "--rounds", "1", "--max-concurrency", "1") == 0
+    err = capsys.readouterr().err
+    assert err.count("closed loop: the first 1 requests started at once") == 2
+    assert err.count("2 answers came without usage") == 1
+
+
 def test_names_are_what_the_servers_report() -> None:
     with scripted_server(lambda index, body: Answer()) as first, scripted_server(lambda *_: Answer()) as second:
         assert compare(first.url, second.url, "--rounds", "1") == 0

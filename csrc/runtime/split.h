@@ -22,8 +22,9 @@ class LinearSplit {
   // Calls fn(row_begin, row_end, panel_begin, panel_end) for the at most three rectangles of one item.
   template <class Fn>
   void visit(int64_t item, Fn&& fn) const {
-    int64_t at = item * units_ / items_;
-    const int64_t end = (item + 1) * units_ / items_;
+    const int64_t run = run_of(item);
+    int64_t at = run * units_ / items_;
+    const int64_t end = (run + 1) * units_ / items_;
     while (at < end) {
       const int64_t panel = at / tiles_, tile = at % tiles_;
       if (tile == 0 && end - at >= tiles_) {
@@ -39,6 +40,13 @@ class LinearSplit {
   }
 
  private:
+  // Items are handed out in ascending order, so threads that keep pace take every threads-th. Those are neighbours here:
+  // a thread goes on with the panel that its last item asked for.
+  int64_t run_of(int64_t item) const {
+    const int64_t share = items_ / threads_;
+    return items_ % threads_ == 0 ? item % threads_ * share + item / threads_ : item;
+  }
+
   int32_t row_of(int64_t tile) const {
     return static_cast<int32_t>(tile * kTileRows < rows_ ? tile * kTileRows : rows_);
   }
@@ -47,6 +55,7 @@ class LinearSplit {
   int64_t tiles_;
   int64_t units_;
   int64_t items_;
+  int32_t threads_;
 };
 
 // One run of attention: rows of one sequence (at most kAttentionRows), one kv head, some splits of their positions.

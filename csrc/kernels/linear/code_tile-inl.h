@@ -24,16 +24,16 @@ LEGATO_INLINE CodeShape code_shape(const Weight& w, int32_t part) {
 // acc += codes . words of one part of a group. The low nibbles hold the group's first half, the high ones its second.
 template <Codes C, int32_t M>
 LEGATO_INLINE void run_part(DotI8::Acc (&acc)[M][kBlockVecs], const CodeShape& shape, int32_t part,
-                            const uint8_t* codes, const uint8_t* words, int64_t row_bytes) {
+                            const uint8_t* codes, const uint8_t* words, int64_t row_bytes, Ahead& ahead) {
   const int64_t part_bytes = static_cast<int64_t>(shape.steps) * kPanel * kWord;
   if constexpr (C == Codes::i8_channel || C == Codes::i8_group) {
-    run_steps<DotI8, M>(acc, codes + part * part_bytes, words, row_bytes, shape.steps);
+    run_steps<DotI8, M>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
   } else {
     const int32_t half = shape.parts / 2;  // 0: the part is the whole group, half low and half high
     const int32_t low_steps = half == 0 ? shape.steps / 2 : part < half ? shape.steps : 0;
     const uint8_t* lines = codes + (part < half ? part : part - half) * part_bytes;
-    run_steps<DotLow, M>(acc, lines, words, row_bytes, low_steps);
-    run_steps<DotHigh, M>(acc, lines, words + low_steps * kWord, row_bytes, shape.steps - low_steps);
+    run_steps<DotLow, M>(acc, lines, words, row_bytes, low_steps, ahead);
+    run_steps<DotHigh, M>(acc, lines, words + low_steps * kWord, row_bytes, shape.steps - low_steps, ahead);
   }
 }
 
@@ -62,15 +62,16 @@ LEGATO_INLINE void add_group(const DotI8::Acc (&acc)[M][kBlockVecs], const uint8
 }
 
 template <Codes C, int32_t M>
-void code_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, float* y) {
+void code_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y) {
   constexpr int32_t kOffset = C == Codes::i8_channel || C == Codes::i8_group ? 128 : 0;
   const Acts& x = args.x;
   const CodeShape shape = code_shape<C>(args.w, x.group);
   const int32_t zero_point = args.w.zero + kOffset;
-  const int64_t act_groups = x.k_pad / x.group;
+  const int64_t row_bytes = x.k_pad, act_groups = x.k_pad / x.group;
+  const int32_t group = x.group;
   for (int32_t i = 0; i < M * kPanel; i += kLanes) store(y + i, zero());
   for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
-    const uint8_t* words = static_cast<const uint8_t*>(x.data) + static_cast<int64_t>(row) * x.k_pad;
+    const uint8_t* words = static_cast<const uint8_t*>(x.data) + row * row_bytes;
     const float* scales = x.scales + row * act_groups;
     const int32_t* sums = x.sums + row * act_groups;
     const uint8_t* header = panel;
@@ -82,11 +83,11 @@ void code_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, float*
           const DotI8::Acc start = DotI8::start(-zero_point * sums[m * act_groups]);
           LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = start;
         }
-        run_part<C, M>(acc, shape, part, codes, words, x.k_pad);
+        run_part<C, M>(acc, shape, part, codes, words, row_bytes, ahead);
         add_group<C, M>(acc, header + column * 2, scales, sums, act_groups, y + column);
         // y is read again for the next group: kept in registers, it would push the accumulators onto the stack.
         __asm__ volatile("" ::: "memory");
-        words += x.group;
+        words += group;
         ++scales;
         ++sums;
       }

@@ -33,11 +33,21 @@ TileFn tile_fn(const Weight& w, int32_t rows) {
   return w.has_min ? code_tile_fn<Codes::q4_min>(rows) : code_tile_fn<Codes::q4>(rows);
 }
 
+// The weights that tile `tile` of `tiles` asks for. Alone it runs ahead in its own panel; several share the panel that
+// comes after it, `stride` bytes on, so that it is there when the first of them begins.
+LEGATO_INLINE Ahead ahead_of(const uint8_t* panel, size_t panel_bytes, size_t stride, int32_t tile, int32_t tiles) {
+  if (tiles == 1) return {panel + kPrefetchBytes, 4};
+  const int32_t shares = tiles < 4 ? 2 : 4;  // of the 4 lines that a step has at most
+  if (tile >= shares) return {panel, 0};
+  return {panel + stride + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(tile), 4 / shares};
+}
+
 // Products of one tile, channel scales included.
-void multiply(const LinearArgs& args, int32_t row, int32_t rows, int32_t panel, float* y) {
+void multiply(const LinearArgs& args, int32_t row, int32_t rows, int32_t panel, int32_t tile, int32_t tiles, float* y) {
   const Weight& w = args.w;
   const uint8_t* bytes = w.panels + static_cast<size_t>(panel) * w.panel_bytes;
-  tile_fn(w, rows)(args, row, bytes, y);
+  const size_t stride = args.e.kind == EpilogueKind::glu ? 2 * w.panel_bytes : w.panel_bytes;
+  tile_fn(w, rows)(args, row, bytes, ahead_of(bytes, w.panel_bytes, stride, tile, tiles), y);
   if (w.type != WeightType::i8 || w.group != 0) return;
   const float* channels = reinterpret_cast<const float*>(bytes + static_cast<size_t>(w.k_pad) * kPanel);
   for (int32_t c = 0; c < kPanel; c += kLanes) {
@@ -64,11 +74,13 @@ void linear(const LinearArgs& args, int32_t row_begin, int32_t row_end, int32_t 
     load_bias(args, first, bias);
     load_bias(args, glu ? first + 1 : first, up_bias);
     const int32_t columns = glu ? kPanel : smaller(args.w.n - panel * kPanel, kPanel);
-    for (int32_t row = row_begin; row < row_end;) {
+    const int32_t tiles = (row_end - row_begin + kTileRows - 1) / kTileRows;
+    int32_t tile = 0;
+    for (int32_t row = row_begin; row < row_end; ++tile) {
       const int32_t left = row_end - row;
       const int32_t rows = left / ((left + kTileRows - 1) / kTileRows);  // tiles of nearly one size
-      multiply(args, row, rows, first, y);
-      if (glu) multiply(args, row, rows, first + 1, up);
+      multiply(args, row, rows, first, tile, tiles, y);
+      if (glu) multiply(args, row, rows, first + 1, tile, tiles, up);
       write_tile(args.e, {row, rows, panel, columns, y, up, bias, up_bias});
       row += rows;
     }

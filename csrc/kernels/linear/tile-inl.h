@@ -7,6 +7,7 @@
 constexpr int32_t kBlockVecs = kLanes == 16 ? 4 : 2;
 constexpr int32_t kBlockColumns = kBlockVecs * kLanes;
 
+constexpr int32_t kCacheLine = 64;
 constexpr int32_t kPrefetchBytes = 2048;
 constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32 nibbles, has as many
 
@@ -16,17 +17,20 @@ constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32
 #define LEGATO_UNROLL _Pragma("GCC unroll 8")
 #endif
 
+// Weights to ask for while a tile is computed: from `at`, `lines` cache lines (0 to 4) per step. The hardware's own
+// prefetch stops at the end of each 4 KiB page.
+struct Ahead {
+  const uint8_t* at;
+  int32_t lines;
+};
+
 // Writes y[row of the tile][64]: the products, before bias and activation.
-using TileFn = void (*)(const LinearArgs& args, int32_t row, const uint8_t* panel, float* y);
+using TileFn = void (*)(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y);
 
 // acc[m][v] += line v . word m, for one step; `lines` begins at this block's first column of its line.
 template <class Dot, int32_t M>
 LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
                             int64_t row_bytes) {
-  // The hardware's own prefetch stops at the end of each 4 KiB page.
-  LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
-    __builtin_prefetch(lines + kPrefetchBytes + v * kLanes * Dot::kColumnBytes);
-  }
   LEGATO_UNROLL for (int32_t sub = 0; sub < Dot::kSubs; ++sub) {
     typename Dot::Line line[kBlockVecs];
     LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
@@ -42,9 +46,12 @@ LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8
 // `count` steps, a multiple of kUnrolled.
 template <class Dot, int32_t M>
 LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
-                             int64_t row_bytes, int32_t count) {
+                             int64_t row_bytes, int32_t count, Ahead& ahead) {
   constexpr int32_t kLineBytes = kPanel * Dot::kColumnBytes;
   for (int32_t s = 0; s < count; s += kUnrolled) {
+    for (int32_t i = 0; i < ahead.lines; ++i, ahead.at += kUnrolled * kCacheLine) {
+      LEGATO_UNROLL for (int32_t j = 0; j < kUnrolled; ++j) __builtin_prefetch(ahead.at + j * kCacheLine, 0, 2);
+    }
     LEGATO_UNROLL for (int32_t i = 0; i < kUnrolled; ++i) {
       run_step<Dot, M>(acc, lines + i * kLineBytes, words + i * kWord, row_bytes);
     }
@@ -55,7 +62,7 @@ LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint
 
 // f32, f16 and bf16 weights: one sum over the whole of K.
 template <class Dot, int32_t M>
-void float_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, float* y) {
+void float_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y) {
   const int64_t row_bytes = static_cast<int64_t>(args.x.k_pad) * (args.x.type == ActType::f32 ? 4 : 2);
   const uint8_t* words = static_cast<const uint8_t*>(args.x.data) + row * row_bytes;
   for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
@@ -64,7 +71,7 @@ void float_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, float
       LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = zero();
     }
     const int32_t steps = static_cast<int32_t>(row_bytes / kWord);
-    run_steps<Dot, M>(acc, panel + column * Dot::kColumnBytes, words, row_bytes, steps);
+    run_steps<Dot, M>(acc, panel + column * Dot::kColumnBytes, words, row_bytes, steps, ahead);
     LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
       LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
     }

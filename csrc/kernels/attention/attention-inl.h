@@ -85,8 +85,9 @@ enum class Side : int32_t { key = 0, value = 1 };
 
 // The scales of slots i, i + 1, ... of a split, whose K tiles are `keys`.
 LEGATO_INLINE Vf slot_scales(const KvView& kv, const uint8_t* const* keys, int32_t i, Side side) {
-  const uint16_t* scales = cache_scales(kv, keys[i / kKvTile]) + static_cast<int32_t>(side) * kKvTile;
-  return load_bf16(scales + i % kKvTile);
+  const uint32_t slot = static_cast<uint32_t>(i);
+  const uint16_t* scales = cache_scales(kv, keys[slot / kKvTile]) + static_cast<int32_t>(side) * kKvTile;
+  return load_bf16(scales + slot % kKvTile);
 }
 
 // Scores, still without `factor` and the scales of K, to probabilities relative to the largest, times the scales of V;
@@ -189,8 +190,13 @@ void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uin
     acc[m] = partial_acc(partials[m]);
     float* p = scores + m * kKvSplit;
     const Fixed fixed(weights + m * kKvSplit, kKvSplit);
-    __builtin_memset(weights + m * kKvSplit, 0, kKvSplit * sizeof(float));
-    if (spans[m].empty()) continue;
+    if (spans[m].empty()) {
+      clear(fixed, begin, end);
+      fixed.figures[0] = fixed.figures[1] = fixed.figures[2] = 0.0f;
+      continue;
+    }
+    clear(fixed, begin, spans[m].first_tile());
+    clear(fixed, spans[m].end_tile(), end);
     const float factor = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
     exponentiate<CacheI8>(a.kv, keys, p, spans[m], factor, p, partials[m]);
     fix(p, spans[m].first_tile() * kKvTile, spans[m].end_tile() * kKvTile, fixed);

@@ -13,13 +13,13 @@ struct CacheI8 {
 
 // n numbers (a multiple of 16) in the place of n floats: x = scale * (256 * high + low), |256 * high + low| <= 32639.
 struct Fixed {
-  uint8_t* words;  // [n / 4]: the s8 high parts of four numbers, then their low parts
+  uint8_t* words;  // [n / 16]: the s8 high parts of sixteen numbers, then their low parts
   float* figures;  // scale, 128 * sum of the high parts, 128 * sum of the low parts
 
   Fixed(float* memory, int32_t n) : words(reinterpret_cast<uint8_t*>(memory)), figures(memory + n / 2) {}
 };
 
-constexpr int32_t kFixedWord = 8;  // bytes of four numbers
+constexpr int32_t kFixedBytes = 2 * kKvTile;  // of sixteen numbers
 
 // x[begin .. end - 1] to `out`, whose other numbers are zero or unused. A NaN or an infinity gives the scale NaN.
 LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& out) {
@@ -42,14 +42,10 @@ LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& 
     const Vf low = whole - high * splat(256.0f);
     highs = highs + high;
     lows = lows + low;
-    alignas(16) int8_t parts[2][kLanes];
-    store_s8(parts[0], high);
-    store_s8(parts[1], low);
-    for (int32_t g = 0; g < kLanes; g += 4) {
-      uint8_t* word = out.words + (i + g) / 4 * kFixedWord;
-      __builtin_memcpy(word, parts[0] + g, 4);
-      __builtin_memcpy(word + 4, parts[1] + g, 4);
-    }
+    const uint32_t at = static_cast<uint32_t>(i);
+    int8_t* parts = reinterpret_cast<int8_t*>(out.words) + at / kKvTile * kFixedBytes + at % kKvTile;
+    store_s8(parts, high);
+    store_s8(parts + kKvTile, low);
   }
   // Sums of at most 512 parts: exact in any order.
   out.figures[0] = faults != 0 ? __builtin_nanf("") : plain ? range / kLargest : 0.0f;
@@ -68,14 +64,15 @@ struct CodeSums {
     }
   }
 
-  // One line of codes; `words` is the first vector's word of these four numbers, the others are stride bytes apart.
+  // One line of codes; `words` is the first vector's high word of these four numbers, the others are stride bytes
+  // apart.
   LEGATO_INLINE void add(const uint8_t* const (&lines)[N], const uint8_t* words, int64_t stride) {
     LEGATO_UNROLL for (int32_t sub = 0; sub < DotI8::kSubs; ++sub) {
       DotI8::Line line[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) line[j] = DotI8::line(lines[j], sub);
       LEGATO_UNROLL for (int m = 0; m < M; ++m) {
         const uint8_t* word = words + m * stride;
-        const DotI8::Line a = DotI8::word(word, sub), b = DotI8::word(word + 4, sub);
+        const DotI8::Line a = DotI8::word(word, sub), b = DotI8::word(word + kKvTile, sub);
         LEGATO_UNROLL for (int j = 0; j < N; ++j) {
           high[m][j] = DotI8::mac(high[m][j], line[j], a);
           low[m][j] = DotI8::mac(low[m][j], line[j], b);
@@ -91,6 +88,11 @@ struct CodeSums {
   }
 };
 
+// Zeros in place of the numbers of tiles [begin, end).
+LEGATO_INLINE void clear(const Fixed& x, int32_t begin, int32_t end) {
+  for (int32_t t = begin; t < end; ++t) __builtin_memset(x.words + t * kFixedBytes, 0, kFixedBytes);
+}
+
 constexpr int kCodeVectors = kLanes == 16 ? 2 : 1;  // vectors of lanes kept in registers
 
 // Scores of M queries, `pad` numbers each, without any scale, for N vectors of slots; `next` are read after them.
@@ -100,15 +102,17 @@ LEGATO_INLINE void score_code_vectors(float* q, int32_t pad, const uint8_t* cons
   CodeSums<M, N> sums;
   const int64_t tile_bytes = int64_t{pad} * kKvTile;
   LEGATO_UNROLL for (int j = 0; j < N; ++j) __builtin_prefetch(k[j] + 2 * tile_bytes);  // scales
-  const uint8_t* words = Fixed(q, pad).words;
-  for (int32_t i = 0; i < pad / 4; ++i) {
-    const uint8_t* lines[N];
-    LEGATO_UNROLL for (int j = 0; j < N; ++j) {
-      lines[j] = k[j] + i * kLineBytes;
-      __builtin_prefetch(next[j] + i * kLineBytes);
-      __builtin_prefetch(lines[j] + tile_bytes, 0, 2);  // V
+  const uint8_t* words = Fixed(q, pad).words;  // one word of four numbers meets each line
+  for (int64_t at = 0; at < tile_bytes; at += 4 * kLineBytes, words += kFixedBytes) {
+    LEGATO_UNROLL for (int32_t i = 0; i < 4; ++i) {
+      const uint8_t* lines[N];
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+        lines[j] = k[j] + at + i * kLineBytes;
+        __builtin_prefetch(next[j] + at + i * kLineBytes);
+        __builtin_prefetch(lines[j] + tile_bytes, 0, 2);  // V
+      }
+      sums.add(lines, words + i * 4, int64_t{pad} * 4);
     }
-    sums.add(lines, words + i * kFixedWord, int64_t{pad} * 4);
   }
   LEGATO_UNROLL for (int m = 0; m < M; ++m) {
     const float* figures = Fixed(q + m * pad, pad).figures;
@@ -142,14 +146,15 @@ template <int M, int N>
 LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tiles, int32_t begin, int32_t end,
                                       int64_t line_bytes, int64_t column, float* const* acc_rows) {
   CodeSums<M, N> sums;
-  const uint8_t* words = Fixed(weights, kKvSplit).words + begin * (kKvTile / 4 * kFixedWord);
+  const uint8_t* words = Fixed(weights, kKvSplit).words + begin * kFixedBytes;
   for (int32_t t = begin; t < end; ++t) {
     const uint8_t* v = tiles[t] + column;
-    for (int32_t i = 0; i < kKvTile / 4; ++i, v += line_bytes, words += kFixedWord) {
+    LEGATO_UNROLL for (int32_t i = 0; i < 4; ++i, v += line_bytes) {
       const uint8_t* lines[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) lines[j] = v + j * kVectorBytes;
-      sums.add(lines, words, int64_t{kKvSplit} * 4);
+      sums.add(lines, words + i * 4, int64_t{kKvSplit} * 4);
     }
+    words += kFixedBytes;
   }
   LEGATO_UNROLL for (int m = 0; m < M; ++m) {
     const float* figures = Fixed(weights + m * kKvSplit, kKvSplit).figures;

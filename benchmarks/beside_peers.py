@@ -6,14 +6,11 @@ python benchmarks/beside_peers.py --peers DIR --format int8 [--rounds 3] [--work
 DIR is what peers/install.sh filled; peers that are not there are left out, and the result says so.
 """
 
-import json
 import statistics
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 from common import Result, arguments, legato, peers_dir, run_json, say
-from engines import awake, legato_run, peers_for, turns
+from engines import awake, legato_run, peers_for, turns, write_work
 
 from legato.bench.workloads import DEFAULT, Job, standard
 from legato.build.engine_file import EngineFile
@@ -37,10 +34,7 @@ def main() -> None:
     file = engine_file(ModelConfig(format=args.format))
     with ExitStack() as stack:
         runs = {"Legato": legato_run(args.format, ("--kv-cache-dtype", args.kv_cache_dtype))}
-        path = Path(stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".json", delete=False)).name)
-        stack.callback(path.unlink)
-        path.write_text(json.dumps({name: [plain(job) for job in jobs] for name, jobs in work.items()}))
-        runs |= awake(stack, chosen, path)
+        runs |= awake(stack, chosen, write_work(stack, work))
         seconds = turns(runs, args.workloads, args.rounds, say)
     result = Result(f"beside_{args.format}", args)
     for name, jobs in work.items():
@@ -52,10 +46,6 @@ def main() -> None:
 
 def kv_dtype(name: str) -> str:
     return "bf16" if name == "auto" else name
-
-
-def plain(job: Job) -> dict[str, object]:
-    return {"prompt": job.prompt, "max_tokens": job.max_tokens}
 
 
 def add(result: Result, key: str, jobs: list[Job], seconds: dict[str, list[float]], notes: list[str]) -> None:

@@ -1,18 +1,32 @@
 """The engines that are compared: how each is started on a file of workloads. Only the one whose turn it is is awake."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from common import free_port, legato, run_json
 
-__all__ = ["LLAMA_FLAGS", "Peer", "Run", "awake", "legato_run", "peers_for", "threads", "turns"]
+from legato.bench.workloads import Job
+
+__all__ = [
+    "LLAMA_FLAGS",
+    "Peer",
+    "Run",
+    "awake",
+    "legato_run",
+    "openvino",
+    "peers_for",
+    "threads",
+    "turns",
+    "write_work",
+]
 
 Run = Callable[[str], float]  # seconds that the workload of that name takes
 DRIVERS = Path(__file__).parent / "peers"
@@ -100,10 +114,11 @@ def _llama(peers: Path, file: str) -> Peer:
     )
 
 
-def _openvino(peers: Path, folder: str, name: str, *properties: str) -> Peer:
+def openvino(peers: Path, folder: Path, name: str, *properties: str) -> Peer:
+    """OpenVINO GenAI on the model in `folder`. properties: NAME=VALUE of its CPU plugin."""
     python = peers / "openvino" / "bin" / "python"
-    command = (str(python), "run_openvino.py", str(peers / folder), *properties)
-    return Peer("openvino", f"OpenVINO {name}", (python, peers / folder), command)
+    command = (str(python), "run_openvino.py", str(folder), *properties)
+    return Peer("openvino", f"OpenVINO {name}", (python, folder), command)
 
 
 def _vllm(peers: Path) -> Peer:
@@ -123,13 +138,13 @@ def _vllm(peers: Path) -> Peer:
 def peers_for(format: str, peers: Path) -> list[Peer]:
     """The candidates for the best peer of a format, in the folder that peers/install.sh filled."""
     return {
-        "int8": [_openvino(peers, "ov_int8", "int8"), _llama(peers, "Q8_0.gguf"), _vllm(peers)],
+        "int8": [openvino(peers, peers / "ov_int8", "int8"), _llama(peers, "Q8_0.gguf"), _vllm(peers)],
         "bf16": [
-            _openvino(peers, "ov_fp16", "bf16", "INFERENCE_PRECISION_HINT=bf16"),
+            openvino(peers, peers / "ov_fp16", "bf16", "INFERENCE_PRECISION_HINT=bf16"),
             _vllm(peers),
             _llama(peers, "BF16.gguf"),
         ],
-        "auto": [_llama(peers, "Q4_1.gguf"), _openvino(peers, "ov_int4", "int4")],
+        "auto": [_llama(peers, "Q4_1.gguf"), openvino(peers, peers / "ov_int4", "int4")],
     }[format]
 
 
@@ -155,6 +170,16 @@ def turns(
                 seconds[engine][name].append(run(name))
                 progress(f"round {index + 1}, {name}, {engine}: {seconds[engine][name][-1]:.2f} s")
     return seconds
+
+
+def write_work(stack: ExitStack, work: Mapping[str, Sequence[Job]]) -> Path:
+    """The workloads as a file for the drivers, which ends with `stack`."""
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "work.json"
+    plain = {
+        name: [{"prompt": job.prompt, "max_tokens": job.max_tokens} for job in jobs] for name, jobs in work.items()
+    }
+    path.write_text(json.dumps(plain))
+    return path
 
 
 def awake(stack: ExitStack, peers: Sequence[Peer], work: Path) -> dict[str, Run]:

@@ -16,6 +16,7 @@ from legato.bench.ops import SHAPES
 MANY = (64, 128, 512)  # rows
 LAYER = {f"{n}x{k}" for n, k in SHAPES[:4]}
 FORMATS = ("int8", "bf16", "q4_1")
+KV_DTYPES = ("bf16", "int8")
 
 
 def main() -> None:
@@ -24,9 +25,20 @@ def main() -> None:
     args = parser.parse_args()
     rounds = []
     for index in range(args.rounds):
-        rows = map(str, (1, *MANY))
-        command = legato("bench", "ops", "--formats", *FORMATS, "--rows", *rows, "--seconds", args.seconds)
-        rounds.append(run_json([*command, "--json", "-"])["results"])
+        which = (
+            "--kernels",
+            "linear",
+            "attention",
+            "--formats",
+            *FORMATS,
+            "--rows",
+            1,
+            *MANY,
+            "--kv-dtypes",
+            *KV_DTYPES,
+        )
+        command = legato("bench", "ops", *which, "--seconds", args.seconds, "--json", "-")
+        rounds.append(run_json(command)["results"])
         say(f"round {index + 1} done")
     result = Result("kernels", args)
     add_linears(result, rounds)
@@ -58,18 +70,16 @@ def layer(results: dict[str, Any], format: str, rows: int, quantity: str) -> flo
 
 
 def add_attention(result: Result, rounds: Sequence[dict[str, Any]]) -> None:
-    """Rows of the KV dtypes that `legato bench ops` has."""
     for kind, share, quantity, unit in (
         ("decode", "of_bandwidth", "bytes", "GB/s"),
         ("prefill", "of_peak", "operations", "GOP/s"),
     ):
-        for dtype in ("bf16", "int8"):
+        for dtype in KV_DTYPES:
             start = f"{kind} attention, {dtype} KV"
             found = [k for r in rounds for k in r["kernels"] if k["name"].startswith(start)]
-            if found:
-                rates = [kernel[quantity] / kernel["seconds"] / 1e9 for kernel in found]
-                median = statistics.median(kernel[share] for kernel in found)
-                result.add(f"attention-{kind}-{dtype}", median, {found[0]["name"]: rates}, unit)
+            rates = [kernel[quantity] / kernel["seconds"] / 1e9 for kernel in found]
+            median = statistics.median(kernel[share] for kernel in found)
+            result.add(f"attention-{kind}-{dtype}", median, {found[0]["name"]: rates}, unit)
 
 
 if __name__ == "__main__":

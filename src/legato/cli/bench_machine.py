@@ -19,7 +19,7 @@ class QualityConfig:
     """Quality: what is measured, in which numbers."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    kv_cache_dtype: str = flag("auto", "KV cache of the format; that of fp32 stays fp32")
+    kv_cache_dtype: str = flag("auto", "KV cache of the format: auto, bf16, fp32, int8 or fp8; that of fp32 stays fp32")
     threads: int | None = flag(None, "compute threads; default: physical cores within affinity and CPU quota")
     window: int = flag(1024, "tokens of a window; each starts with an empty cache")
     max_windows: int | None = flag(None, "windows to measure; default: all of the text")

@@ -69,6 +69,8 @@ def test_throughput_is_measured_without_a_prefix_cache() -> None:
 
 def test_values_that_other_engines_use() -> None:
     assert parse("--dtype", "bfloat16") == build(ServeConfig, {"format": "bf16"})
+    for name, dtype in {"fp8_e4m3": "fp8", "fp8_per_token_head": "fp8", "int8_per_token_head": "int8"}.items():
+        assert parse("--kv-cache-dtype", name) == build(ServeConfig, {"kv_cache_dtype": dtype})
     assert parse("--max-model-len", "8k").engine.model.max_model_len == 8000
     assert (whole("2K"), whole("1.5m"), whole("7")) == (2048, 1_500_000, 7)
     assert parse("--model", "m") == parse("--model=m") == parse("m")

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import socket
 import statistics
 import subprocess
@@ -40,7 +41,8 @@ def legato(*args: object) -> list[str]:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with the flags of every script."""
+    """A parser with the flags of every script. From here on SIGTERM ends the script as Ctrl-C does, its peers too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")

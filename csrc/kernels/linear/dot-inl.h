@@ -4,7 +4,7 @@
 // levels take it in `kSubs` parts, each with its own form of the line and of the word. Nothing here depends on how many
 // rows share a step, and mac() is all that orders the sum of an output element.
 
-constexpr int32_t kWord = 4;  // bytes of activations in a step
+constexpr int32_t kWord = 4;  // bytes of activations in a step, as they are stored
 
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
 using Shorts = uint16_t __attribute__((vector_size(4 * kLanes)));
@@ -23,6 +23,7 @@ struct DotF32 {
   using Line = Vf;
   static constexpr int32_t kSubs = 1;
   static constexpr int32_t kColumnBytes = 4;  // of one column in a line
+  static constexpr int32_t kWordBytes = kWord;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t) { return splat(load_as<float>(p)); }
   static LEGATO_INLINE Acc mac(Acc acc, Vf line, Vf word) { return fma(line, word, acc); }
@@ -47,16 +48,17 @@ struct DotBf16 : DotF32 {
 #else
 
 // Part 0 is the odd k of the pair, part 1 the even: the order of vdpbf16ps, and so its bits, since a product of two
-// bf16 is exact in f32. A bf16 is the upper half of an f32.
+// bf16 is exact in f32. A bf16 is the upper half of an f32. The words are widened to f32 beforehand: a broadcast from
+// memory is free, one that has to cut a word in two takes the place of an FMA.
 struct DotBf16 : DotF32 {
   static constexpr int32_t kSubs = 2;
+  static constexpr int32_t kWordBytes = 8;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
     const Ints pairs = load_as<Ints>(p);
     return reinterpret_cast<Vf>(sub == 0 ? pairs & -65536 : pairs << 16);
   }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t sub) {
-    const uint32_t pair = load_as<uint32_t>(p);
-    return splat(float_from_bits(sub == 0 ? pair & 0xffff0000u : pair << 16));
+    return splat(load_as<float>(p + (sub == 0 ? sizeof(float) : 0)));
   }
 };
 
@@ -84,6 +86,7 @@ LEGATO_INLINE Shorts multiply_bytes(Shorts unsigned_bytes, Shorts signed_bytes) 
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
   static constexpr int32_t kColumnBytes = 4;
+  static constexpr int32_t kWordBytes = kWord;
 
 #if defined(LEGATO_ISA_portable)
   // Whole numbers in f32: a group's sum stays below 2^24, so each step is exact. Part i is byte i of the word.

@@ -53,10 +53,26 @@ LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint
       LEGATO_UNROLL for (int32_t j = 0; j < kUnrolled; ++j) __builtin_prefetch(ahead.at + j * kCacheLine, 0, 2);
     }
     LEGATO_UNROLL for (int32_t i = 0; i < kUnrolled; ++i) {
-      run_step<Dot, M>(acc, lines + i * kLineBytes, words + i * kWord, row_bytes);
+      run_step<Dot, M>(acc, lines + i * kLineBytes, words + i * Dot::kWordBytes, row_bytes);
     }
     lines += kUnrolled * kLineBytes;
-    words += kUnrolled * kWord;
+    words += kUnrolled * Dot::kWordBytes;
+  }
+}
+
+// y[64] of each row += a run of `steps` over K. `panel` and `words` begin at the run's first step.
+template <class Dot, int32_t M>
+LEGATO_INLINE void float_run(const uint8_t* panel, const uint8_t* words, int64_t row_bytes, int32_t steps, Ahead& ahead,
+                             float* y) {
+  for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
+    Vf acc[M][kBlockVecs];
+    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = load(y + m * kPanel + column + v * kLanes);
+    }
+    run_steps<Dot, M>(acc, panel + column * Dot::kColumnBytes, words, row_bytes, steps, ahead);
+    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
+    }
   }
 }
 
@@ -65,15 +81,20 @@ template <class Dot, int32_t M>
 void float_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y) {
   const int64_t row_bytes = static_cast<int64_t>(args.x.k_pad) * (args.x.type == ActType::f32 ? 4 : 2);
   const uint8_t* words = static_cast<const uint8_t*>(args.x.data) + row * row_bytes;
-  for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
-    Vf acc[M][kBlockVecs];
-    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = zero();
-    }
-    const int32_t steps = static_cast<int32_t>(row_bytes / kWord);
-    run_steps<Dot, M>(acc, panel + column * Dot::kColumnBytes, words, row_bytes, steps, ahead);
-    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
+  for (int32_t i = 0; i < M * kPanel; i += kLanes) store(y + i, zero());
+  if constexpr (Dot::kWordBytes == kWord) {
+    float_run<Dot, M>(panel, words, row_bytes, static_cast<int32_t>(row_bytes / kWord), ahead, y);
+  } else {
+    constexpr int32_t kRun = 256;  // of K: its f32 words stay in the first cache
+    alignas(64) float wide[M][kRun];
+    for (int32_t k = 0; k < args.x.k_pad; k += kRun) {
+      const int32_t n = smaller(args.x.k_pad - k, kRun);
+      for (int32_t m = 0; m < M; ++m) {
+        const uint16_t* x = reinterpret_cast<const uint16_t*>(words + m * row_bytes) + k;
+        for (int32_t i = 0; i < n; i += kLanes) store(wide[m] + i, load_bf16(x + i));
+      }
+      const uint8_t* lines = panel + static_cast<int64_t>(k) / 2 * kPanel * Dot::kColumnBytes;
+      float_run<Dot, M>(lines, reinterpret_cast<const uint8_t*>(wide), kRun * sizeof(float), n / 2, ahead, y);
     }
   }
 }

@@ -40,8 +40,8 @@ class LinearSplit {
   }
 
  private:
-  // Items are handed out in ascending order, so threads that keep pace take every threads-th. Those are neighbours here:
-  // a thread goes on with the panel that its last item asked for.
+  // Items are handed out in ascending order, so threads that keep pace take every threads-th. Those are neighbours
+  // here: a thread goes on with the panel that its last item asked for.
   int64_t run_of(int64_t item) const {
     const int64_t share = items_ / threads_;
     return items_ % threads_ == 0 ? item % threads_ * share + item / threads_ : item;

@@ -62,7 +62,7 @@ const char* x86_obstacle(Isa isa) {
 }
 
 // Intel's cores run vdpbf16ps at half the rate of the two FMAs whose bits it gives, so avx512_vnni has the same results
-// sooner (docs/benchmarks.md, `legato bench machine`).
+// sooner (docs/decisions.md; `legato bench machine` measures both).
 bool slow_bf16_dot() {
   const Registers r = cpuid(0, 0);
   return r.ebx == signature_INTEL_ebx && r.ecx == signature_INTEL_ecx && r.edx == signature_INTEL_edx;

@@ -66,15 +66,8 @@ double time_layers(const KernelTable& table, const KvPool& pool, int32_t layers,
   ThreadPool threads_pool(threads);
   const auto run_piece = [&](int64_t index, int thread) {
     const AttentionPiece& piece = work.pieces[static_cast<size_t>(index)];
-    AttentionItem item{};
-    item.row_begin = piece.row_begin;
-    item.row_end = piece.row_end;
-    item.kv_head = piece.kv_head;
-    item.split_begin = piece.split_begin;
-    item.split_end = piece.split_end;
-    item.block_table = columns.block_table.data() + int64_t{piece.sequence} * shape.blocks_each();
-    item.scratch = scratch[static_cast<size_t>(thread)].as<float>();
-    table.attention(args, item);
+    const int32_t* blocks = columns.block_table.data() + int64_t{piece.sequence} * shape.blocks_each();
+    table.attention(args, item_of(piece, blocks, scratch[static_cast<size_t>(thread)].as<float>()));
   };
   return best_seconds(min_seconds,
                       [&] {

@@ -120,15 +120,9 @@ void Model::run_attention(const BoundAttention& op, const StepInput& step) {
   float* partials = partials_.as<float>();
   pool_.run(static_cast<int64_t>(work.pieces.size()), [&](int64_t i, int thread) {
     const AttentionPiece& piece = work.pieces[static_cast<size_t>(i)];
-    AttentionItem item{};
-    item.row_begin = piece.row_begin;
-    item.row_end = piece.row_end;
-    item.kv_head = piece.kv_head;
-    item.split_begin = piece.split_begin;
-    item.split_end = piece.split_end;
-    item.block_table = table.blocks.data() + table.offsets[static_cast<size_t>(piece.sequence)];
+    AttentionItem item = item_of(piece, table.blocks.data() + table.offsets[static_cast<size_t>(piece.sequence)],
+                                 threads_[static_cast<size_t>(thread)].scratch.as<float>());
     item.partial = piece.partial < 0 ? nullptr : partials + piece.partial * entry;
-    item.scratch = threads_[static_cast<size_t>(thread)].scratch.as<float>();
     kernels_.attention(args, item);
   });
   if (!work.merges.empty()) run_merges(args, work, step);

@@ -67,6 +67,19 @@ struct AttentionPiece {
   int64_t partial;  // index of its first partial entry, -1: writes the result itself
 };
 
+// The piece as the kernel takes it: the block table is that of its sequence, the scratch that of the thread.
+inline AttentionItem item_of(const AttentionPiece& piece, const int32_t* block_table, float* scratch) {
+  AttentionItem item{};
+  item.row_begin = piece.row_begin;
+  item.row_end = piece.row_end;
+  item.kv_head = piece.kv_head;
+  item.split_begin = piece.split_begin;
+  item.split_end = piece.split_end;
+  item.block_table = block_table;
+  item.scratch = scratch;
+  return item;
+}
+
 // Rows whose splits lie in several pieces: their partial entries are merged afterwards.
 struct AttentionMerge {
   int32_t row_begin, row_end;

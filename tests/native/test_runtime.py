@@ -11,6 +11,7 @@ import pytest
 from levels import LEVELS
 
 import legato._native as native
+from legato.bench.machine import default_level
 from legato.build.lower import lower
 from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, StepPlan
@@ -322,7 +323,7 @@ def test_info_and_profile(tmp_path: Path) -> None:
     assert info.cache_groups[0].bytes_per_block == 3 * 2 * 2 * 16 * 16 * 2  # layers, K and V, heads, slots, dim, bf16
     assert info.details["weights"] == "q8_0"
     assert info.details["threads"] == "2"
-    assert info.details["isa"] in LEVELS[-2:]
+    assert info.details["isa"] == default_level()
     result = run(executor, step(info, TOKENS, 0, outputs=[49], reset=GREEDY))
     assert set(result.times_ms) == {"prepare", "forward", "sample"}
     profile = executor.profile(reset=True)

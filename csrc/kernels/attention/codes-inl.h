@@ -89,23 +89,15 @@ struct CodeDot {
 // x[begin .. end - 1] to `out`, whose other numbers are zero or unused. A NaN or an infinity gives the scale NaN.
 LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& out) {
   constexpr float kLargest = 32639.0f;  // 256 * 127 + 127
-  constexpr float kTiny = 1e-30f;       // below it the inverse could overflow; such numbers are zero
-  Vf amax = zero();
-  uint32_t faults = 0;
-  for (int32_t i = begin; i < end; i += kLanes) {
-    const Vf v = abs(load(x + i));
-    faults |= fault_bits(v);
-    amax = max(amax, v);
-  }
-  const float range = largest(amax);
-  const bool plain = faults == 0 && range > kTiny;
-  const Vf inverse = splat(plain ? kLargest / range : 0.0f);
+  const Range range = range_of(x + begin, end - begin);
+  const bool plain = range.plain();
+  const Vf inverse = splat(plain ? kLargest / range.largest : 0.0f);
   Vf sums[2] = {zero(), zero()};
   for (int32_t i = begin; i < end; i += kLanes) {
     const Vf whole = plain ? round_even(load(x + i) * inverse) : zero();
     CodeDot::put(out.words, static_cast<uint32_t>(i), whole, sums);
   }
-  out.figures[0] = faults != 0 ? __builtin_nanf("") : plain ? range / kLargest : 0.0f;
+  out.figures[0] = range.faulty ? __builtin_nanf("") : plain ? range.largest / kLargest : 0.0f;
   out.figures[1] = 128.0f * sum(sums[0]);
   out.figures[2] = 128.0f * sum(sums[1]);
 }

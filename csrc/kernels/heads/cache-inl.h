@@ -71,24 +71,16 @@ struct CodeE4m3 {
 // x[head_pad] to codes, which `place` puts where they belong, and their scale.
 template <class Code, class Place>
 LEGATO_INLINE uint16_t encode_head(const float* x, int32_t head_pad, const Place& place) {
-  constexpr float kTiny = 1e-30f;  // below it 1 / scale could overflow; such a head is zero
-  Vf amax = zero();
-  uint32_t faults = 0;
-  for (int32_t d = 0; d < head_pad; d += kLanes) {
-    const Vf v = abs(load(x + d));
-    faults |= fault_bits(v);
-    amax = max(amax, v);
-  }
-  const float range = largest(amax);
-  const bool plain = faults == 0 && range > kTiny;
-  const uint16_t scale = plain ? bf16_from_float(range / Code::kLargest) : 0;
+  const Range range = range_of(x, head_pad);
+  const bool plain = range.plain();
+  const uint16_t scale = plain ? bf16_from_float(range.largest / Code::kLargest) : 0;
   const Vf inverse = splat(plain ? 1.0f / float_from_bf16(scale) : 0.0f);
   for (int32_t d = 0; d < head_pad; d += kLanes) {
     uint8_t codes[kLanes];
     Code::encode(plain ? load(x + d) * inverse : zero(), codes);
     for (int32_t i = 0; i < kLanes; ++i) place(d + i, codes[i]);
   }
-  return faults == 0 ? scale : bf16_from_float(__builtin_nanf(""));
+  return range.faulty ? bf16_from_float(__builtin_nanf("")) : scale;
 }
 
 template <class Code>

@@ -18,7 +18,8 @@ constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32
 #endif
 
 // Weights to ask for while a tile is computed: from `at`, `lines` cache lines (0 to 4) per step. The hardware's own
-// prefetch stops at the end of each 4 KiB page.
+// prefetch stops at the end of each 4 KiB page. A tile of several blocks of columns runs on from block to block, into
+// the panels behind: to ask in its first block only is slower.
 struct Ahead {
   const uint8_t* at;
   int32_t lines;

@@ -1,26 +1,37 @@
 // Writing columns of f32 values into a row of activations, in any format.
 
-// One quantization group: scale = largest magnitude / 127, value = nearest whole number of x / scale. A group that
-// holds a NaN or an infinity gets the scale NaN (and zeros), so that the fault reaches everything computed from it.
-LEGATO_INLINE void store_s8_group(const float* x, int32_t group, int8_t* data, float* scale, int32_t* total) {
-  constexpr float kTiny = 1e-30f;  // below it 127 / amax could overflow; such a group is zero
+// The largest magnitude of n values (a multiple of kLanes), and whether one of them is a NaN or an infinity.
+struct Range {
+  float largest;
+  bool faulty;
+  // Below it the inverse of a scale could overflow; such values count as zero.
+  bool plain() const { return !faulty && largest > 1e-30f; }
+};
+
+LEGATO_INLINE Range range_of(const float* x, int32_t n) {
   Vf amax = zero();
   uint32_t faults = 0;
-  for (int32_t i = 0; i < group; i += kLanes) {
+  for (int32_t i = 0; i < n; i += kLanes) {
     const Vf v = abs(load(x + i));
     faults |= fault_bits(v);
     amax = max(amax, v);
   }
-  const float range = largest(amax);
-  const Vf inverse = splat(faults == 0 && range > kTiny ? 127.0f / range : 0.0f);
+  return {largest(amax), faults != 0};
+}
+
+// One quantization group: scale = largest magnitude / 127, value = nearest whole number of x / scale. A group that
+// holds a NaN or an infinity gets the scale NaN (and zeros), so that the fault reaches everything computed from it.
+LEGATO_INLINE void store_s8_group(const float* x, int32_t group, int8_t* data, float* scale, int32_t* total) {
+  const Range range = range_of(x, group);
+  const Vf inverse = splat(range.plain() ? 127.0f / range.largest : 0.0f);
   Vf sums = zero();
   for (int32_t i = 0; i < group; i += kLanes) {
-    const Vf whole = faults == 0 ? round_even(load(x + i) * inverse) : zero();
+    const Vf whole = !range.faulty ? round_even(load(x + i) * inverse) : zero();
     sums = sums + whole;
     store_s8(data + i, whole);
   }
   *total = static_cast<int32_t>(sum(sums));  // at most 64 * 127: exact in any order
-  *scale = faults == 0 ? (range > kTiny ? range / 127.0f : 0.0f) : __builtin_nanf("");
+  *scale = range.faulty ? __builtin_nanf("") : range.plain() ? range.largest / 127.0f : 0.0f;
 }
 
 // Columns [column, column + n) of one row. s8: column must be a multiple of the group, and so must n unless these are

@@ -12,7 +12,7 @@ from typing import Any
 
 from legato.bench.profile import native
 from legato.bench.recorder import Recorder
-from legato.bench.throughput import run_jobs, spread
+from legato.bench.throughput import Rates, run_jobs
 from legato.bench.workloads import Job
 from legato.core.config import EngineConfig
 from legato.core.types import ExecutorInfo
@@ -29,7 +29,7 @@ POLICIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRun:
+class PolicyRun(Rates):
     """One policy over the workload. steps and rows are of one round: rows are tokens computed, padding included.
 
     kv_waste: unused slots of allocated blocks / allocated slots, the mean over the steps of one round.
@@ -42,18 +42,6 @@ class PolicyRun:
     steps: int
     rows: int
     kv_waste: float
-
-    @property
-    def median_s(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def output_per_s(self) -> float:
-        return self.tokens_out / self.median_s
-
-    @property
-    def spread(self) -> float:
-        return spread(self.seconds)
 
     @property
     def useless_rows(self) -> float:

@@ -14,7 +14,7 @@ from legato.bench.workloads import WARM_UP, Job
 from legato.core.types import SamplingParams
 from legato.engine.llm import LLM
 
-__all__ = ["COLUMNS", "Throughput", "cells", "measure", "run_jobs", "spread"]
+__all__ = ["COLUMNS", "Rates", "Throughput", "cells", "measure", "run_jobs", "spread"]
 
 COLUMNS = ("workload", "requests", "tokens in", "cached", "tokens out", "output tok/s", "total tok/s", "spread")
 
@@ -24,19 +24,13 @@ def spread(seconds: Sequence[float]) -> float:
     return (max(seconds) - min(seconds)) / statistics.median(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """One workload's figures. Seconds are wall time per round, in the order they ran.
+class Rates:
+    """What follows from the seconds of each round and the tokens of one."""
 
-    cached: prompt tokens of all rounds together that the prefix cache knew.
-    """
-
-    workload: str
-    requests: int
+    __slots__ = ()
+    seconds: tuple[float, ...]
     tokens_in: int
     tokens_out: int
-    seconds: tuple[float, ...]
-    cached: int
 
     @property
     def median_s(self) -> float:
@@ -53,6 +47,21 @@ class Throughput:
     @property
     def spread(self) -> float:
         return spread(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput(Rates):
+    """One workload's figures. Seconds are wall time per round, in the order they ran.
+
+    cached: prompt tokens of all rounds together that the prefix cache knew.
+    """
+
+    workload: str
+    requests: int
+    tokens_in: int
+    tokens_out: int
+    seconds: tuple[float, ...]
+    cached: int
 
     @property
     def cached_share(self) -> float:

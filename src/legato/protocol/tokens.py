@@ -5,9 +5,9 @@ from types import MappingProxyType
 from typing import Any
 
 from legato.core.errors import RequestError
+from legato.protocol.chat import template_arguments
 from legato.protocol.messages import check_messages
 from legato.protocol.parse import Body, parse_body
-from legato.protocol.requests import template_arguments
 
 __all__ = ["DetokenizeBody", "TokenizeBody", "parse_detokenize", "parse_tokenize"]
 

@@ -11,7 +11,9 @@ from legato.core.errors import QueueFullError, RequestError
 from legato.engine.client import EngineClient
 from legato.engine.inputs import Inputs
 from legato.engine.metrics import Metrics
-from legato.protocol.requests import GenerateBody, parse_chat, parse_completion
+from legato.protocol.chat import parse_chat
+from legato.protocol.completion import parse_completion
+from legato.protocol.requests import GenerateBody
 from legato.protocol.responses import Reply
 from legato.server.generate import Generation
 from legato.tokenizer.tokenizer import Tokenizer

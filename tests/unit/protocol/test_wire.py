@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.types import SamplingParams
+from legato.protocol.chat import ChatBody, parse_chat
+from legato.protocol.completion import CompletionBody, parse_completion
 from legato.protocol.errors import describe, error_frame
-from legato.protocol.requests import ChatBody, CompletionBody, parse_chat, parse_completion
 from legato.protocol.responses import Choice, Frames, Reply, Usage, dump
 from legato.sampling.params import validate
 

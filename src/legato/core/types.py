@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 __all__ = [
     "NO_BLOCK",
@@ -27,6 +27,7 @@ __all__ = [
     "Executor",
     "ExecutorInfo",
     "FinishReason",
+    "Grammar",
     "OutputPurpose",
     "Request",
     "SamplingParams",
@@ -46,6 +47,21 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the text of an answer must look like. `source` is read by kind.
+
+    json_object  nothing: any JSON object
+    json_schema  a JSON schema, as JSON text
+    regex        a regular expression that matches the whole answer
+    choice       a JSON list of strings, one of which is the answer
+    lark         a grammar in llguidance's dialect of Lark
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "choice", "lark"]
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,7 @@ class SamplingParams:
     logprobs: int | None = None  # number of alternatives reported beside the chosen token
     logit_bias: Mapping[int, float] | None = None  # added to the logits of these token ids; cut to [-100, 100]
     allowed_token_ids: tuple[int, ...] | None = None  # no others are chosen
+    grammar: Grammar | None = None  # tokens that do not fit are not chosen
     skip_reading_prefix_cache: bool = False  # compute the whole prompt; what is computed may still serve others
 
 

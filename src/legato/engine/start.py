@@ -79,7 +79,8 @@ def memory_table(memory: MemoryBudget) -> str:
     rows = memory.rows()
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:{width}} {size / (1 << 20):10,.1f} MiB" for name, size in rows]
-    return "\n".join(["memory", *lines, f"  {memory.fits()}"])
+    warning = memory.warning()
+    return "\n".join(["memory", *lines, f"  {memory.fits()}", *([f"warning: {warning}"] if warning else [])])
 
 
 def _hold(path: Path) -> Hold:

@@ -28,6 +28,7 @@ class MemoryBudget:
     num_blocks: int
     block_size: int
     max_position: int
+    max_seqs: int
 
     @property
     def pool(self) -> int:
@@ -50,9 +51,25 @@ class MemoryBudget:
 
     def fits(self) -> str:
         """One line: what the pool is good for."""
-        lengths = sorted({min(_MIN_TOKENS, self.max_position), self.max_position})
+        lengths = sorted({self._common_length, self.max_position})
         counts = " or ".join(f"{self.sequences(n):,.1f} of {n:,} tokens" for n in lengths)
         return f"the KV pool holds {self.num_blocks * self.block_size:,} tokens: sequences at once: {counts}"
+
+    def warning(self) -> str | None:
+        """One line where the pool is too shallow for `max_seqs` sequences of common length; None where it is not."""
+        held = self.sequences(self._common_length)
+        if held >= self.max_seqs:
+            return None
+        taken = ", ".join(f"{name} {_mib(size)}" for name, size in self.parts.items())
+        return (
+            f"the KV pool holds {held:,.1f} sequences of {self._common_length:,} tokens, fewer than max_num_seqs "
+            f"({self.max_seqs}): beyond that they wait, or are preempted and computed again. Of {_mib(self.available)} "
+            f"there is {_mib(self.pool)} for the pool beside {taken}. Lower max_num_seqs, or give the pool more memory"
+        )
+
+    @property
+    def _common_length(self) -> int:
+        return min(_MIN_TOKENS, self.max_position)
 
 
 def budget(
@@ -80,7 +97,7 @@ def budget(
         num_blocks = cache.kv_cache_memory // block_bytes
     else:
         num_blocks = min(max(left, 0) // block_bytes, full)
-    result = MemoryBudget(available, parts, block_bytes, num_blocks, cache.block_size, max_position)
+    result = MemoryBudget(available, parts, block_bytes, num_blocks, cache.block_size, max_position, max_seqs)
     needed = -(-min(max_position, _MIN_TOKENS) // cache.block_size)
     explicit = cache.num_blocks is not None
     if num_blocks < (1 if explicit else needed) or result.pool > available - sum(parts.values()):

@@ -7,6 +7,7 @@ import pytest
 
 from legato.core.config import CacheConfig
 from legato.core.errors import ConfigError
+from legato.engine.start import memory_table
 from legato.executor.memory import available_memory, budget, default_threads
 
 GIB = 1 << 30
@@ -74,6 +75,32 @@ def test_the_pool_takes_what_the_margin_leaves() -> None:
     assert f"{found.num_blocks / 64:,.1f} of 1,024 tokens" in found.fits()
     half = CacheConfig(memory_utilization=0.5)
     assert budget(PARTS, GIB // 64, half, max_seqs=64, max_position=8192, available=16 * GIB).num_blocks == 5 * 64
+
+
+def test_a_pool_too_shallow_for_the_asked_concurrency_is_said() -> None:
+    """Weights of 2 GiB leave 16 blocks of a GiB / 64: 8 sequences of 32 tokens."""
+
+    def warning(max_seqs: int, max_position: int = 32) -> str | None:
+        cache = CacheConfig(num_blocks=16)
+        found = budget(PARTS, GIB // 64, cache, max_seqs=max_seqs, max_position=max_position, available=4 * GIB)
+        return found.warning()
+
+    assert warning(8) is None
+    shallow = warning(9)
+    assert shallow is not None
+    assert "holds 8.0 sequences of 32 tokens, fewer than max_num_seqs (9)" in shallow
+    assert "weights 2,048 MiB" in shallow
+    assert "0.2 sequences of 1,024 tokens" in (warning(1, 8192) or "")
+
+
+def test_the_table_ends_with_what_fits_and_the_warning() -> None:
+    cache = CacheConfig(num_blocks=640)
+    found = budget(PARTS, 1 << 10, cache, max_seqs=64, max_position=8192, available=16 * GIB)
+    lines = memory_table(found).splitlines()
+    assert lines[-2].endswith("sequences at once: 10.0 of 1,024 tokens or 1.2 of 8,192 tokens")
+    assert lines[-1].startswith("warning: the KV pool holds 10.0 sequences")
+    deep = budget(PARTS, 1 << 10, CacheConfig(), max_seqs=64, max_position=8192, available=16 * GIB)
+    assert "warning" not in memory_table(deep)
 
 
 def test_the_pool_is_not_larger_than_all_sequences_together() -> None:

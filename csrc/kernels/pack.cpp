@@ -140,17 +140,21 @@ const char* encode_column(const SourceRow& row, const Weight& w, const Column& o
 }
 
 // out[i][c] = columns[c][i] for 64 columns that lie `stride` bytes apart. A tile of 16 elements at a time: its lines
-// stay in L1 on both sides.
+// stay in L1 on both sides. Four columns together: one store for four elements.
 template <typename Element>
 void interleave(const uint8_t* columns, size_t stride, size_t count, uint8_t* out) {
-  constexpr size_t kTile = 16;
+  constexpr size_t kTile = 16, kTogether = 4;
   for (size_t begin = 0; begin < count; begin += kTile) {
     const size_t tile = std::min(kTile, count - begin);
-    for (size_t c = 0; c < kPanel; ++c) {
+    for (size_t c = 0; c < kPanel; c += kTogether) {
       const uint8_t* from = columns + c * stride + begin * sizeof(Element);
       uint8_t* to = out + (begin * kPanel + c) * sizeof(Element);
-      for (size_t i = 0; i < tile; ++i)
-        std::memcpy(to + i * kPanel * sizeof(Element), from + i * sizeof(Element), sizeof(Element));
+      for (size_t i = 0; i < tile; ++i) {
+        Element together[kTogether];
+        for (size_t j = 0; j < kTogether; ++j)
+          std::memcpy(together + j, from + j * stride + i * sizeof(Element), sizeof(Element));
+        std::memcpy(to + i * kPanel * sizeof(Element), together, sizeof together);
+      }
     }
   }
 }

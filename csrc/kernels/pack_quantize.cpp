@@ -16,10 +16,16 @@ constexpr float kSmallest = 0x1p-100f;  // the inverse of less would overflow
 // Nearest integer, ties to even, for |x| < 2^22: the sum's low mantissa bits are the integer.
 int32_t round_to_int(float x) { return std::bit_cast<int32_t>(x + 0x1.8p23f) - 0x4b400000; }
 
-// Bit patterns of finite magnitudes order like the numbers; NaN and infinity come out at or above 0x7f800000.
-uint32_t largest_magnitude_bits(const float* w, int32_t k) {
-  uint32_t largest = 0;
-  for (int32_t i = 0; i < k; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(w[i]) & 0x7fffffffu);
+// Bit patterns of finite magnitudes order like the numbers; NaN and infinity come out at or above 0x7f800000. Sixteen
+// maxima side by side, so that none waits for the one before.
+int32_t largest_magnitude_bits(const float* w, int32_t k) {
+  constexpr int32_t kLanes = 16;
+  int32_t lanes[kLanes] = {};
+  int32_t i = 0;
+  for (; i + kLanes <= k; i += kLanes)
+    for (int32_t j = 0; j < kLanes; ++j) lanes[j] = std::max(lanes[j], std::bit_cast<int32_t>(w[i + j]) & 0x7fffffff);
+  int32_t largest = *std::max_element(lanes, lanes + kLanes);
+  for (; i < k; ++i) largest = std::max(largest, std::bit_cast<int32_t>(w[i]) & 0x7fffffff);
   return largest;
 }
 
@@ -64,8 +70,8 @@ bool fit(const float* w, int32_t count, const uint8_t* q, Line* line) {
 }  // namespace
 
 const char* quantize_channel_i8(const float* w, int32_t k, uint8_t* q, float* scale) {
-  const uint32_t bits = largest_magnitude_bits(w, k);
-  if (bits >= 0x7f800000u) return "a weight is NaN or infinite";
+  const int32_t bits = largest_magnitude_bits(w, k);
+  if (bits >= 0x7f800000) return "a weight is NaN or infinite";
   const float largest = std::bit_cast<float>(bits);
   const bool vanishes = largest < kSmallest;
   *scale = vanishes ? 0.0f : largest / 127.0f;
@@ -75,8 +81,8 @@ const char* quantize_channel_i8(const float* w, int32_t k, uint8_t* q, float* sc
 }
 
 const char* quantize_group_q4(const float* w, int32_t count, uint8_t* q, uint16_t* d, uint16_t* m) {
-  const uint32_t bits = largest_magnitude_bits(w, count);
-  if (bits >= 0x7f800000u) return "a weight is NaN or infinite";
+  const int32_t bits = largest_magnitude_bits(w, count);
+  if (bits >= 0x7f800000) return "a weight is NaN or infinite";
   if (std::bit_cast<float>(bits) > 65504.0f) return "a weight is too large for the f16 minimum of its group";
   const auto [low, high] = std::minmax_element(w, w + count);
   uint8_t trial[kMaxGroup];

@@ -36,7 +36,7 @@ class TextAssets:
     template_tokens: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        return _dump(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "TextAssets":
@@ -45,19 +45,23 @@ class TextAssets:
         return cls(**fields)
 
 
+def _dump(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
 def assets_from_gguf(metadata: Mapping[str, Any]) -> TextAssets:
     """Assets from GGUF metadata (key to value; arrays as lists). Raises CheckpointError by key."""
-    document = gguf.tokenizer_json(metadata)
+    document = gguf.tokenizer_document(metadata)
     template = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise CheckpointError("GGUF: tokenizer.chat_template is not a text")
     bos = gguf.optional_id(metadata, "bos")
     return TextAssets(
-        tokenizer_json=document,
+        tokenizer_json=_dump(document),
         chat_template=template,
         bos_token_id=bos,
         eos_token_ids=gguf.end_token_ids(metadata),
-        add_bos=_begins_with(json.loads(document)["post_processor"], bos),
+        add_bos=_begins_with(document["post_processor"], bos),
         generation_config={},
         template_tokens=gguf.template_tokens(metadata),
     )
@@ -86,7 +90,7 @@ def assets_from_folder(path: Path) -> TextAssets:
         ends = [*ends, ids[named["eos_token"]]]
     bos = ids.get(named.get("bos_token", ""))
     return TextAssets(
-        tokenizer_json=json.dumps(document, ensure_ascii=False, separators=(",", ":")),
+        tokenizer_json=_dump(document),
         chat_template=_chat_template(path, settings),
         bos_token_id=bos,
         eos_token_ids=tuple(dict.fromkeys(ends)),

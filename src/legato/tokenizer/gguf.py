@@ -5,14 +5,13 @@ before merging (`tokenizer.ggml.pre`). The cut rules below are written as the `t
 A name that is not in the table is refused: a wrong rule gives wrong ids with no other sign of it.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from legato.core.errors import CheckpointError
 
-__all__ = ["end_token_ids", "optional_id", "template_tokens", "tokenizer_json"]
+__all__ = ["end_token_ids", "optional_id", "template_tokens", "tokenizer_document"]
 
 # Token types of `tokenizer.ggml.token_type`.
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
@@ -80,8 +79,8 @@ _END_TEXTS = frozenset(
 )
 
 
-def tokenizer_json(metadata: Mapping[str, Any]) -> str:
-    """The `tokenizer.json` text. Raises CheckpointError for a tokenizer model or `pre` that is not known."""
+def tokenizer_document(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a `tokenizer.json` holds. Raises CheckpointError for a tokenizer model or `pre` that is not known."""
     model = metadata.get("tokenizer.ggml.model")
     if model == "gpt2":
         parts = _byte_level(metadata)
@@ -91,7 +90,7 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
         raise CheckpointError("GGUF: tokenizer.ggml.model is missing")
     else:
         raise CheckpointError(f"GGUF: tokenizer.ggml.model {model!r} is not supported (supported: gpt2, llama)")
-    document = {
+    return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -99,7 +98,6 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
         "post_processor": _post_processor(metadata),
         **parts,
     }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def template_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -139,7 +137,7 @@ def _tokens(metadata: Mapping[str, Any]) -> list[str]:
 
 def _array(metadata: Mapping[str, Any], key: str, types: tuple[type, ...]) -> list[Any]:
     values = metadata.get(key)
-    if not isinstance(values, list) or not values or not all(isinstance(value, types) for value in values):
+    if not isinstance(values, list) or not values or not set(map(type, values)) <= set(types):
         raise CheckpointError(f"GGUF: {key} is missing, empty or not an array of {types[0].__name__}")
     return values
 
@@ -213,16 +211,17 @@ def _byte_level(metadata: Mapping[str, Any]) -> dict[str, Any]:
             "byte_fallback": False,
             "ignore_merges": pre in _WHOLE_WORDS_FIRST,
             "vocab": _vocabulary(metadata),
-            "merges": [_merge(entry, index) for index, entry in enumerate(merges)],
+            "merges": _pairs(merges),
         },
     }
 
 
-def _merge(entry: str, index: int) -> list[str]:
-    left, space, right = entry.partition(" ")
-    if not (left and space and right):
-        raise CheckpointError(f"GGUF: tokenizer.ggml.merges[{index}] {entry!r} is not two tokens")
-    return [left, right]
+def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
+    parts = [entry.partition(" ") for entry in merges]
+    for index, part in enumerate(parts):
+        if not all(part):
+            raise CheckpointError(f"GGUF: tokenizer.ggml.merges[{index}] {merges[index]!r} is not two tokens")
+    return [(left, right) for left, _, right in parts]
 
 
 def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, Any]:

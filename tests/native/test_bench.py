@@ -99,12 +99,12 @@ def test_profile_divides_all_of_the_time(tmp_path: Path, capsys: pytest.CaptureF
 def test_policies_draw_ids_that_a_small_vocabulary_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def two_jobs(seed: int, last_id: int) -> dict[str, list[Job]]:
-        return {"agent": [Job((100, last_id - 1), 3)] * 2}
+    def short_jobs(num_requests: int, seed: int, last_id: int) -> list[Job]:
+        return [Job((100, last_id - 1), 3)] * num_requests
 
-    monkeypatch.setattr("legato.bench.workloads.standard", two_jobs)
+    monkeypatch.setattr("legato.bench.workloads.agent", short_jobs)
     folder, file = tiny_folder(tmp_path / "tiny"), tmp_path / "out.json"
-    few = (*FLAGS, "--rounds", "1", "--cache-dir", str(tmp_path / "cache"), "--json", str(file))
+    few = (*FLAGS, "--num-requests", "2", "--rounds", "1", "--cache-dir", str(tmp_path / "cache"), "--json", str(file))
     assert main(["bench", "compare", "policies", str(folder), *few]) == 0
     results = json.loads(file.read_text())["results"]
     assert [run["tokens_out"] for run in results["policies"]] == [6, 6, 6]

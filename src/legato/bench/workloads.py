@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from legato.core.errors import ConfigError
 
-__all__ = ["DEFAULT", "FIRST_ID", "LAST_ID", "WARM_UP", "WORKLOADS", "Job", "last_id_of", "standard"]
+__all__ = ["DEFAULT", "FIRST_ID", "LAST_ID", "WARM_UP", "WORKLOADS", "Job", "agent", "last_id_of", "standard"]
 
 DEFAULT = ("single", "uniform", "mixed")
 WORKLOADS = (*DEFAULT, "agent")
@@ -54,5 +54,15 @@ def standard(seed: int = 0, last_id: int = LAST_ID) -> dict[str, list[Job]]:
     single = [job(128, 128)]
     uniform = [job(512, 128) for _ in range(32)]
     mixed = [job(*lengths()) for _ in range(64)]
-    agent = [job(rng.randint(32, 128), int(min(600, max(8, rng.lognormvariate(4.05, 1.05))))) for _ in range(128)]
-    return {"single": single, "uniform": uniform, "mixed": mixed, "agent": agent}
+    return {"single": single, "uniform": uniform, "mixed": mixed, "agent": agent(128, seed, last_id)}
+
+
+def agent(num_requests: int, seed: int = 0, last_id: int = LAST_ID) -> list[Job]:
+    """The agent workload, of any length. Ids as in `standard`."""
+    rng = random.Random(seed)
+
+    def job() -> Job:
+        num_out = int(min(600, max(8, rng.lognormvariate(4.05, 1.05))))
+        return Job(tuple(rng.randrange(FIRST_ID, last_id) for _ in range(rng.randint(32, 128))), num_out)
+
+    return [job() for _ in range(num_requests)]

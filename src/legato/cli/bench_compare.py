@@ -48,6 +48,13 @@ def add_to(kinds: Commands) -> None:
     policies = add_command(
         commands, "policies", "continuous against static batching, on answers with a heavy tail", _policies
     )
+    policies.add_argument(
+        "--num-requests",
+        type=whole,
+        default=512,
+        metavar="N",
+        help="length of the run (default: 512); the end of a run, when no request waits for a place, is no gain",
+    )
     add_rounds(policies)
     add_engine(policies, "policy", "static_padding", "executor")
     formats = add_command(commands, "formats", "speed, and closeness to fp32, of several formats of a model", _formats)
@@ -72,14 +79,14 @@ def add_to(kinds: Commands) -> None:
 def _policies(args: argparse.Namespace) -> int:
     from legato.bench.policies import POLICIES, compare, kv_memory
     from legato.bench.report import print_rows, write_json
-    from legato.bench.workloads import last_id_of, standard
+    from legato.bench.workloads import agent, last_id_of
     from legato.engine.start import engine_file
 
-    at_least_one(args, "rounds")
+    at_least_one(args, "rounds", "num_requests")
     if not hasattr(args, "max_num_seqs"):
         args.max_num_seqs = 32
     config = read(EngineConfig, args)
-    jobs = standard(SEED, last_id_of(engine_file(config.model).plan.vocab))["agent"]
+    jobs = agent(args.num_requests, SEED, last_id_of(engine_file(config.model).plan.vocab))
     runs, info = compare(config, jobs, args.rounds, say)
     slots = info.num_blocks * info.block_size
     memory = kv_memory(jobs, slots, info.block_size, info.max_position)

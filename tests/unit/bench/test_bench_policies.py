@@ -34,6 +34,7 @@ def test_figures_of_a_policy() -> None:
         ("compare", "policies", "--static-padding"),
         ("compare", "policies", "--executor", "reference"),
         ("compare", "policies", "--rounds", "0"),
+        ("compare", "policies", "--num-requests", "0"),
         ("compare", "formats", "--formats", "int3"),
         ("compare", "formats", "--formats", "int8/int3"),
         ("compare", "formats", "--format", "int8"),

@@ -167,7 +167,7 @@ def test_f06_nothing_is_kept_of_requests_that_have_ended() -> None:
                 assert next(response.iter_lines()), f"request {i} has begun, and is left now"
         server.wait_drained()
         loop, metrics = server.engine.loop, server.engine.metrics
-        wait_until(lambda: not (loop._renderer._live or metrics._live or loop.busy))
+        wait_until(lambda: not (loop._renderer._live or metrics.requests.num_live or loop.busy))
 
 
 def test_c17_sixty_streams_get_their_own_text_each() -> None:

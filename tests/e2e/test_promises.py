@@ -110,7 +110,7 @@ def test_p2_an_abort_storm_drains_to_baseline(alone: list[Any]) -> None:
         assert answers == alone
         server.wait_drained()
         loop, metrics = server.engine.loop, server.engine.metrics
-        wait_until(lambda: not (loop._renderer._live or metrics._live or loop.busy))
+        wait_until(lambda: not (loop._renderer._live or metrics.requests.num_live or loop.busy))
         assert server.server.client.stats().waiting_tokens == 0
         ends = [
             metrics.registry.get_sample_value(

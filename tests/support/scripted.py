@@ -4,6 +4,7 @@ import threading
 import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from legato.core.types import (
     NO_BLOCK,
@@ -119,6 +120,7 @@ class ScriptedExecutor:
         plans_in_flight: int = 1,
         emit: Emit | None = None,
         faulty: Callable[[Sequence[int]], bool] | None = None,
+        memory: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._info = ExecutorInfo(
             name="scripted",
@@ -131,6 +133,7 @@ class ScriptedExecutor:
             vocab_size=vocab_size,
             chunk_align=chunk_align,
             plans_in_flight=plans_in_flight,
+            memory=memory,
         )
         self.emit = emit or hashed(vocab_size)
         self.faulty = faulty

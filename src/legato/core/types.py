@@ -253,6 +253,7 @@ class ExecutorInfo:
     plans_in_flight: int = 1
     capabilities: frozenset[str] = frozenset()
     details: Mapping[str, str] = field(default_factory=dict)  # ISA, formats, KV dtype: for logs and /metrics
+    memory: Mapping[str, int] = field(default_factory=dict)  # bytes by pool, as planned: for /metrics
 
 
 class Executor(Protocol):

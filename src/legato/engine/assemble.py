@@ -52,7 +52,7 @@ def assemble(
     tokenizer = Tokenizer(assets)
     scheduler = Scheduler(info, config.scheduler)
     names = config.model.served_model_name or (name,)
-    metrics = Metrics(names[0], scheduler.context)
+    metrics = Metrics(names[0], scheduler.context, info, config, scheduler.stats())
     inputs = Inputs(
         assets,
         tokenizer,

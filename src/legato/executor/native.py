@@ -153,6 +153,7 @@ def _info(
         max_position=plan.max_position,
         vocab_size=plan.vocab,
         details=details,
+        memory={**memory.parts, "kv": memory.pool},
     )
 
 

@@ -24,6 +24,7 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
         if sequence.run != run or sequence.state is not State.RUNNING:
             continue
         if faulty and any(result.faults[first_row : first_row + num_rows]):
+            ledger.num_corrupted += 1
             events.append(end_without_token(ledger, sequence, Event.ERROR, FAULT))
         elif output >= 0 and result.tokens[output] < 0:
             events.append(end_without_token(ledger, sequence, Event.ERROR, NO_TOKEN))

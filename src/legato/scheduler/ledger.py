@@ -62,6 +62,8 @@ class Ledger:
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []  # ended, but the place is kept (policy static)
         self.num_preemptions = 0
+        self.num_corrupted = 0  # sequences that ended because of NaN or Inf
+        self.moves: list[tuple[Sequence, Event]] = []  # admissions and preemptions while the last step was planned
         self.prefix_queries = 0  # prompt tokens that were looked up in the prefix cache, and those found
         self.prefix_hits = 0
         self._free_slots = list(range(self.limits.max_places - 1, -1, -1))
@@ -102,6 +104,7 @@ class Ledger:
         sequence.run += 1
         sequence.wants_reset = True
         self.running.append(sequence)
+        self.moves.append((sequence, Event.ADMIT))
 
     def evict(self, sequence: Sequence) -> None:
         """Send a running sequence back to the queue. It keeps its tokens, not what was computed of them."""
@@ -110,6 +113,7 @@ class Ledger:
         self._leave_place(sequence)
         sequence.num_computed = 0
         self.num_preemptions += 1
+        self.moves.append((sequence, Event.PREEMPT))
         self.policy.queue.put_back(sequence)
 
     def end(self, sequence: Sequence, event: Event) -> None:

@@ -11,7 +11,7 @@ from legato.scheduler.commit import commit_result, end_without_token
 from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry, choose_rows, write_plan
 from legato.scheduler.state import Event, Sequence
-from legato.scheduler.stats import SchedulerStats, StepCounts, measure
+from legato.scheduler.stats import Move, SchedulerStats, StepCounts, measure
 
 __all__ = ["Scheduler"]
 
@@ -40,6 +40,7 @@ class Scheduler:
         self._events: list[TokenEvent] = []
         self._in_flight: dict[int, list[Entry]] = {}
         self._num_steps = 0
+        self._planned_s = 0.0
         self._last_step = StepCounts()
 
     @property
@@ -110,6 +111,8 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute until a result comes or a request is added."""
+        self._planned_s = self._clock()
+        self._ledger.moves.clear()
         self._events += self._end_asked()
         admit(self._ledger)
         shares = choose_rows(self._ledger)
@@ -144,6 +147,13 @@ class Scheduler:
         """Events of `plan`, each handed out once."""
         events, self._events = self._events, []
         return events
+
+    def moves(self) -> list[Move]:
+        """Who entered the batch or was preempted when the last step was planned, in that order."""
+        return [
+            Move(sequence.request.request_id, sequence.choice, event is Event.ADMIT, self._planned_s)
+            for sequence, event in self._ledger.moves
+        ]
 
     def stats(self) -> SchedulerStats:
         return measure(self._ledger, self._num_steps, self._last_step, self._clock())

@@ -1,10 +1,20 @@
 """What the scheduler says about itself: for /metrics, logs and tests."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from legato.scheduler.ledger import Ledger
 
-__all__ = ["SchedulerStats", "StepCounts", "measure"]
+__all__ = ["Move", "SchedulerStats", "StepCounts", "measure"]
+
+
+class Move(NamedTuple):
+    """A sequence entered the batch, or was preempted."""
+
+    request_id: str
+    choice: int
+    entered: bool
+    at_s: float  # by the scheduler's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class SchedulerStats:
     prefix_queries: int  # prompt tokens looked up in the prefix cache since the start
     prefix_hits: int  # and those found
     preemptions: int  # since the start
+    corrupted: int  # sequences that ended because of NaN or Inf, since the start
     steps: int  # planned since the start
     last_step: StepCounts
     oldest_wait_s: float  # how long the head of the queue has waited since it arrived; 0 when none waits
@@ -62,6 +73,7 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
         prefix_queries=ledger.prefix_queries,
         prefix_hits=ledger.prefix_hits,
         preemptions=ledger.num_preemptions,
+        corrupted=ledger.num_corrupted,
         steps=steps,
         last_step=last_step,
         oldest_wait_s=now_s - first.request.arrival_s if first else 0.0,

@@ -227,7 +227,10 @@ class ServerConfig:
     max_body_bytes: int = flag(8 << 20, "largest request body")
     sse_keep_alive_interval: float = flag(0.0, "seconds without an event after which a stream gets a comment; 0: none")
     api_key: tuple[str, ...] = flag((), "keys of which clients must send one; none: everybody is let in")
-    api_key_file: str | None = flag(None, "file with the SHA-256 of a key, in hex, on each line")
+    api_key_file: str | None = flag(None, "file with the SHA-256 of a key, in hex, on each line, and its limits")
+    requests_per_second: float | None = flag(None, "POSTs per second that a key may send, unless its line says else")
+    tokens_per_minute: int | None = flag(None, "prompt and answer tokens that a key may use, unless its line says else")
+    concurrent_requests: int | None = flag(None, "POSTs that a key may have open, unless its line says else")
     log_level: str = flag(
         "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
     )

@@ -24,9 +24,11 @@ from legato.server.http import (
     error_response,
     json_response,
     read_json_body,
+    refusal,
     unless_gone,
 )
-from legato.server.keys import ApiKeys, KeyGate
+from legato.server.keys import METER, ApiKeys, KeyGate
+from legato.server.limits import Meter
 from legato.server.middleware import Envelope
 from legato.server.state import ServerState
 from legato.server.tokens import detokenize, tokenize
@@ -37,11 +39,10 @@ log = logging.getLogger(__name__)
 
 
 def create_app(state: ServerState, keys: ApiKeys) -> Starlette:
-    """The routes over one engine, behind a gate if there are keys."""
-    gate = [Middleware(KeyGate, keys=keys)] if keys else []
+    """The routes over one engine, behind the gate."""
     return Starlette(
         routes=[*_generation(state), *_tokens(state), *_information(state)],
-        middleware=[Middleware(Envelope, state=state), *gate],
+        middleware=[Middleware(Envelope, state=state), Middleware(KeyGate, keys=keys)],
         exception_handlers={
             LegatoError: _on_legato_error,
             HTTPException: _on_http_exception,
@@ -56,9 +57,11 @@ def _generation(state: ServerState) -> Iterator[Route]:
         state.admit()
         data = await read_json_body(http, state.max_body_bytes)
         generation = await state.prepare(partial(make, arrival_s), data)
+        meter: Meter = http.scope[METER]
+        meter.reserve(generation.estimated_tokens())
         if generation.stream:
-            return EventStream(generation.frames(), state.keep_alive_s)
-        return json_response(await unless_gone(http.receive, generation.whole()))
+            return EventStream(generation.frames(meter), state.keep_alive_s)
+        return json_response(await unless_gone(http.receive, generation.whole(meter)))
 
     async def completions(http: HttpRequest) -> Response:
         return await generate(http, state.completion)
@@ -123,7 +126,7 @@ def _information(state: ServerState) -> Iterator[Route]:
 
 async def _on_legato_error(http: HttpRequest, error: Exception) -> Response:
     if isinstance(error, HttpError):
-        return error_response(error.status, str(error), code=error.code, headers=error.headers)
+        return refusal(error)
     status, body, headers = describe(error)
     return json_response(body, status, headers)
 

@@ -1,6 +1,7 @@
 """One HTTP request's way through the engine: submit, collect or stream, abort when the client goes away."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,12 @@ from legato.engine.scorer import Scorer
 from legato.protocol.errors import error_frame
 from legato.protocol.logprobs import ScoredToken, chat_logprobs, completion_logprobs
 from legato.protocol.responses import DONE, Choice, Frames, Reply, Usage
+from legato.server.limits import Meter
 from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EngineError", "Generation"]
+
+ASSUMED_ANSWER = 256  # tokens of a choice that may become longer, before it is known how long it is
 
 
 class EngineError(LegatoError):
@@ -35,14 +39,18 @@ class Generation:
     stream: bool
     include_usage: bool
 
-    async def whole(self) -> bytes:
+    def estimated_tokens(self) -> int:
+        """Tokens of the prompts and, about, of the answers."""
+        return sum(len(r.prompt) + r.params.n * min(r.params.max_tokens or 0, ASSUMED_ANSWER) for r in self.requests)
+
+    async def whole(self, meter: Meter) -> bytes:
         """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
         tally = _Tally(self.requests)
         scores = _Scores(self.requests, self.tokenizer, self.reply.chat)
         texts: list[list[str]] = [[] for _ in range(tally.num_choices)]
         scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
         choices = []
-        async with self.client.submit(self.requests) as stream:
+        async with self.client.submit(self.requests) as stream, tally.metered(meter):
             async for outputs in stream:
                 for output in outputs:
                     index = tally.count(output)
@@ -54,16 +62,19 @@ class Generation:
         choices.sort(key=lambda choice: choice.index)
         return self.reply.whole(choices, tally.usage())
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
+    async def frames(self, meter: Meter) -> AsyncGenerator[bytes, None]:
         """Server-sent events, as many at a time as one step gave. A failure before the first one is raised."""
-        async with self.client.submit(self.requests) as stream:
-            async for frames in self._stream(stream):
-                yield frames
-
-    async def _stream(self, stream: OutputStream) -> AsyncGenerator[bytes, None]:
         tally = _Tally(self.requests)
+        async with self.client.submit(self.requests) as stream, tally.metered(meter):
+            events = Frames(self.reply, self.include_usage)
+            async for frames in self._stream(stream, tally, events):
+                yield frames
+        if tally.complete:  # the meter is closed by now: who has read the end may send the next request
+            yield (events.usage(tally.usage()) if self.include_usage else b"") + DONE
+
+    async def _stream(self, stream: OutputStream, tally: "_Tally", frames: Frames) -> AsyncGenerator[bytes, None]:
+        """All events of the choices, or an error event and no more."""
         scores = _Scores(self.requests, self.tokenizer, self.reply.chat)
-        frames = Frames(self.reply, self.include_usage)
         begun = [not self.reply.chat] * tally.num_choices
         anything_sent = False
         async for outputs in stream:
@@ -86,7 +97,6 @@ class Generation:
             if out:
                 anything_sent = True
                 yield b"".join(out)
-        yield (frames.usage(tally.usage()) if self.include_usage else b"") + DONE
 
     def _raise_if_failed(self, output: Output) -> None:
         if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
@@ -105,6 +115,12 @@ class _Tally:
         self._number = {request.request_id: i for i, request in enumerate(requests)}
         self._tokens = [0] * self.num_choices
         self._cached = [0] * len(requests)
+        self._ended = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all choices have ended well."""
+        return self._ended == self.num_choices
 
     @property
     def num_choices(self) -> int:
@@ -119,7 +135,18 @@ class _Tally:
             self._cached[number] = output.num_cached
         return index
 
+    @asynccontextmanager
+    async def metered(self, meter: Meter) -> AsyncIterator[None]:
+        """Tells the meter what was used, and closes it, however it ends."""
+        try:
+            yield
+        finally:
+            usage = self.usage()
+            meter.used = usage.prompt_tokens + usage.completion_tokens
+            meter.close()
+
     def choice(self, index: int, text: str, output: Output, logprobs: dict[str, Any] | None) -> Choice:
+        self._ended += 1
         seed = self._requests[index // self._n].params.seed
         assert output.finish is not None
         assert seed is not None

@@ -20,6 +20,7 @@ __all__ = [
     "error_response",
     "json_response",
     "read_json_body",
+    "refusal",
     "unless_gone",
 ]
 
@@ -153,3 +154,7 @@ def error_response(
     status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     return json_response(error_body(status, message, code=code), status, headers)
+
+
+def refusal(error: HttpError) -> Response:
+    return error_response(error.status, str(error), code=error.code, headers=error.headers)

@@ -75,6 +75,7 @@ class PlanReader {
     step.out_purposes = column<int8_t>(plan_.attr("out_purposes"), "out_purposes", "b");
     step.out_params = ints(plan_.attr("out_params"), "out_params");
     step.out_masks = ints(plan_.attr("out_masks"), "out_masks");
+    step.out_targets = ints(plan_.attr("out_targets"), "out_targets");
     for (nb::handle mask : plan_.attr("masks")) step.masks.push_back(column<uint8_t>(mask, "masks", "B"));
     for (nb::handle reset : plan_.attr("resets")) step.resets.push_back(read_reset(reset));
     for (nb::handle copy : plan_.attr("copies")) step.copies.push_back(read_copy(copy));
@@ -113,11 +114,14 @@ class PlanReader {
     p.presence_penalty = get<float>(from, "presence_penalty");
     p.frequency_penalty = get<float>(from, "frequency_penalty");
     p.num_logprobs = get<int32_t>(from, "num_logprobs");
+    p.num_prompt_logprobs = get<int32_t>(from, "num_prompt_logprobs");
     p.min_position = get<int32_t>(from, "min_position");
     p.end_token_ids = get<std::vector<int32_t>>(from, "end_token_ids");
     p.bias_token_ids = get<std::vector<int32_t>>(from, "bias_token_ids");
     p.bias_values = get<std::vector<float>>(from, "bias_values");
     p.allowed_token_ids = get<std::vector<int32_t>>(from, "allowed_token_ids");
+    p.bad_words = get<std::vector<std::vector<int32_t>>>(from, "bad_words");
+    p.logprob_token_ids = get<std::vector<int32_t>>(from, "logprob_token_ids");
     reset.prompt = get<std::vector<int32_t>>(from, "prompt");
     reset.output = get<std::vector<int32_t>>(from, "output");
     return reset;

@@ -75,6 +75,12 @@ struct BoundOp {
   std::variant<EmbedArgs, NormArgs, LinearArgs, BoundHeads, BoundAttention, SelectArgs> args;
 };
 
+// Output rows [begin, end) of a step, as many as the workspace holds.
+struct OutPiece {
+  size_t begin, end;
+  size_t size() const { return end - begin; }
+};
+
 // Nanoseconds spent since the last reset. `ops` by OpKind.
 struct Profile {
   int64_t steps = 0, rows = 0, prepare_ns = 0, sample_ns = 0;
@@ -91,7 +97,8 @@ class Model {
   const StepLimits& limits() const { return limits_; }
   // Runs one step that check_step has passed. Not reentrant.
   StepOutput run(const StepInput& step);
-  // Raw logits of the last step's output row.
+  // Raw logits of an output row of the last step, counted from its last piece (of several only where there are more
+  // rows than min(max_rows, max_seqs)).
   std::span<const float> logits(int32_t out_row) const;
   int32_t last_outs() const { return last_outs_; }
 
@@ -115,19 +122,22 @@ class Model {
   bool as_acts(int32_t buffer) const;
 
   void prepare(const StepInput& step);
-  void run_op(const BoundOp& op, const StepInput& step, StepOutput& out);
+  void run_ops(size_t begin, size_t end, const StepInput& step, OutPiece piece, StepOutput& out);
+  void run_op(const BoundOp& op, const StepInput& step, OutPiece piece, StepOutput& out);
   void run_linear(const LinearArgs& args, int32_t rows);
   void run_attention(const BoundAttention& op, const StepInput& step);
   void run_merges(const AttentionArgs& args, const AttentionWork& work, const StepInput& step);
-  void run_select(const SelectArgs& args, const StepInput& step, StepOutput& out);
+  void run_select(const SelectArgs& args, const StepInput& step, OutPiece piece, StepOutput& out);
   void prepare_sampling(const StepInput& step, StepOutput& out);
-  void sample(const StepInput& step, StepOutput& out);
+  void sample(const StepInput& step, OutPiece piece, StepOutput& out);
+  void sample_output(const StepInput& step, size_t o, std::span<float> logits, int thread, StepOutput& out);
   template <class Fn>
   void for_rows(int32_t rows, int64_t row_cost, Fn&& fn);
 
   PlanSpec plan_;
   RuntimeOptions options_;
   StepLimits limits_;
+  int32_t max_outs_;  // output rows that the workspace holds
   const KernelTable& kernels_;
   ThreadPool pool_;
   ResidentWeights weights_;
@@ -135,6 +145,7 @@ class Model {
   std::vector<KvPool> kv_;
   std::vector<AlignedBuffer> ropes_;
   std::vector<BoundOp> ops_;
+  size_t first_out_op_;                 // it and the ops behind it run once per piece of the output rows
   std::vector<AttentionShape> shapes_;  // of works_
   std::vector<AttentionWork> works_;
   AlignedBuffer partials_;

@@ -12,7 +12,6 @@ StepLimits make_limits(const EngineFile& file, const RuntimeOptions& options) {
   StepLimits limits{};
   limits.vocab = file.plan().vocab;
   limits.max_rows = options.max_rows;
-  limits.max_outs = std::min(options.max_rows, options.max_seqs);
   limits.max_seqs = options.max_seqs;
   limits.max_position = options.max_position;
   limits.block_size = options.block_size;
@@ -47,10 +46,11 @@ Model::Model(const EngineFile& file, const RuntimeOptions& options)
     : plan_(file.plan()),
       options_(options),
       limits_(make_limits(file, options)),
+      max_outs_(std::min(options.max_rows, options.max_seqs)),
       kernels_(*kernel_table(options.isa)),
       pool_(options.threads),
       weights_(file, pool_),
-      workspace_(plan_, limits_.max_rows, limits_.max_outs),
+      workspace_(plan_, limits_.max_rows, max_outs_),
       partials_(partial_bytes(plan_, options)),
       staging_(staging_bytes(plan_, options), Pages::huge),
       slots_(static_cast<size_t>(options.max_seqs)) {
@@ -65,6 +65,8 @@ Model::Model(const EngineFile& file, const RuntimeOptions& options)
     threads_.back().partials.resize(static_cast<size_t>(last_split(options.max_position - 1)) + 1);
   }
   for (const OpSpec& op : plan_.ops) ops_.push_back(bind(op));
+  const auto selects = [](const BoundOp& op) { return op.kind == OpKind::select_rows; };
+  first_out_op_ = static_cast<size_t>(std::find_if(ops_.begin(), ops_.end(), selects) - ops_.begin());
   works_.resize(shapes_.size());
 }
 

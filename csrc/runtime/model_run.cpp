@@ -1,6 +1,7 @@
 // Running: one step through the plan.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -46,15 +47,18 @@ StepOutput Model::run(const StepInput& step) {
   out.step_id = step.step_id;
   out.faults.resize(step.tokens.size());
   prepare(step);
+  prepare_sampling(step, out);
   out.prepare_ns = watch.lap();
-  for (const BoundOp& op : ops_) {
-    run_op(op, step, out);
-    const int64_t ns = watch.lap();
-    out.forward_ns += ns;
-    profile_.op_ns[static_cast<size_t>(op.kind)] += ns;
-  }
-  sample(step, out);
-  out.sample_ns = watch.lap();
+  run_ops(0, first_out_op_, step, {0, 0}, out);
+  const size_t outs = step.out_rows.size();
+  OutPiece piece{0, 0};
+  do {  // once without output rows too: the rows are looked through for faults
+    piece = {piece.end, std::min(outs, piece.end + static_cast<size_t>(max_outs_))};
+    run_ops(first_out_op_, ops_.size(), step, piece, out);
+    watch.lap();
+    sample(step, piece, out);
+    out.sample_ns += watch.lap();
+  } while (piece.end < outs);
 
   ++profile_.steps;
   profile_.rows += static_cast<int64_t>(step.tokens.size());
@@ -69,8 +73,18 @@ void Model::prepare(const StepInput& step) {
   for (size_t i = 0; i < works_.size(); ++i) works_[i] = split_attention(step, shapes_[i]);
 }
 
-void Model::run_op(const BoundOp& op, const StepInput& step, StepOutput& out) {
-  const auto rows = static_cast<int32_t>(op.out_domain ? step.out_rows.size() : step.tokens.size());
+void Model::run_ops(size_t begin, size_t end, const StepInput& step, OutPiece piece, StepOutput& out) {
+  Stopwatch watch;
+  for (size_t i = begin; i < end; ++i) {
+    run_op(ops_[i], step, piece, out);
+    const int64_t ns = watch.lap();
+    out.forward_ns += ns;
+    profile_.op_ns[static_cast<size_t>(ops_[i].kind)] += ns;
+  }
+}
+
+void Model::run_op(const BoundOp& op, const StepInput& step, OutPiece piece, StepOutput& out) {
+  const auto rows = static_cast<int32_t>(op.out_domain ? piece.size() : step.tokens.size());
   switch (op.kind) {
     case OpKind::embed: {
       EmbedArgs args = std::get<EmbedArgs>(op.args);
@@ -95,7 +109,7 @@ void Model::run_op(const BoundOp& op, const StepInput& step, StepOutput& out) {
     case OpKind::attention:
       return run_attention(std::get<BoundAttention>(op.args), step);
     case OpKind::select_rows:
-      return run_select(std::get<SelectArgs>(op.args), step, out);
+      return run_select(std::get<SelectArgs>(op.args), step, piece, out);
   }
 }
 
@@ -153,13 +167,15 @@ void Model::run_merges(const AttentionArgs& args, const AttentionWork& work, con
   });
 }
 
-void Model::run_select(const SelectArgs& args, const StepInput& step, StepOutput& out) {
-  // The residual stream keeps a NaN or Inf of any layer, so that this one look finds the row.
-  std::vector<uint8_t> faults(step.tokens.size());
-  kernels_.find_faults(args.x, args.stride, args.width, static_cast<int32_t>(faults.size()), faults.data());
-  for (size_t row = 0; row < faults.size(); ++row) out.faults[row] |= faults[row];
-  for (size_t o = 0; o < step.out_rows.size(); ++o) {
-    std::memcpy(args.out + static_cast<int64_t>(o) * args.stride, args.x + step.out_rows[o] * args.stride,
+void Model::run_select(const SelectArgs& args, const StepInput& step, OutPiece piece, StepOutput& out) {
+  if (piece.begin == 0) {
+    // The residual stream keeps a NaN or Inf of any layer, so that this one look finds the row.
+    std::vector<uint8_t> faults(step.tokens.size());
+    kernels_.find_faults(args.x, args.stride, args.width, static_cast<int32_t>(faults.size()), faults.data());
+    for (size_t row = 0; row < faults.size(); ++row) out.faults[row] |= faults[row];
+  }
+  for (size_t o = piece.begin; o < piece.end; ++o) {
+    std::memcpy(args.out + static_cast<int64_t>(o - piece.begin) * args.stride, args.x + step.out_rows[o] * args.stride,
                 static_cast<size_t>(args.width) * sizeof(float));
   }
 }
@@ -177,7 +193,8 @@ void Model::prepare_sampling(const StepInput& step, StepOutput& out) {
   size_t replaced = 0;
   for (size_t o = 0; o < step.out_rows.size(); ++o) {
     const SamplingSlot& slot = slots_[static_cast<size_t>(step.out_params[o])];
-    const auto count = static_cast<size_t>(std::max(0, slot.params.num_logprobs));
+    const bool samples = step.out_purposes[o] == kSample;
+    const size_t count = samples ? slot.reported() : static_cast<size_t>(std::max(0, slot.params.num_prompt_logprobs));
     out.top_logprobs[o].ids.resize(count);
     out.top_logprobs[o].values.resize(count);
     replaced = std::max(replaced, slot.replaced());
@@ -185,30 +202,35 @@ void Model::prepare_sampling(const StepInput& step, StepOutput& out) {
   for (ThreadState& thread : threads_) thread.sampling.raw.reserve(replaced);
 }
 
-void Model::sample(const StepInput& step, StepOutput& out) {
-  const size_t outs = step.out_rows.size();
+void Model::sample(const StepInput& step, OutPiece piece, StepOutput& out) {
   const int32_t logits = plan_.ops.back().out;
-  last_outs_ = static_cast<int32_t>(outs);
-  prepare_sampling(step, out);
-  pool_.run(static_cast<int64_t>(outs), [&](int64_t item, int thread) {
-    const auto o = static_cast<size_t>(item);
-    const auto row = static_cast<size_t>(step.out_rows[o]);
-    if (out.faults[row] != 0) return;
+  last_outs_ = static_cast<int32_t>(piece.size());
+  pool_.run(static_cast<int64_t>(piece.size()), [&](int64_t item, int thread) {
     const std::span<float> values(workspace_.f32(logits) + item * workspace_.stride(logits),
                                   static_cast<size_t>(limits_.vocab));
-    const int32_t mask = step.out_masks.empty() ? -1 : step.out_masks[o];
-    const SampledRow sampled =
-        sample_row(kernels_, slots_[static_cast<size_t>(step.out_params[o])], step.positions[row], values,
-                   mask < 0 ? nullptr : step.masks[static_cast<size_t>(mask)].data(),
-                   threads_[static_cast<size_t>(thread)].sampling, out.top_logprobs[o]);
-    out.tokens[o] = sampled.token;
-    out.logprobs[o] = sampled.logprob;
-    out.faults[row] = sampled.token < 0;
+    sample_output(step, piece.begin + static_cast<size_t>(item), values, thread, out);
   });
   // Not above: several output rows may share a slot.
-  for (size_t o = 0; o < outs; ++o) {
-    if (out.tokens[o] >= 0) slots_[static_cast<size_t>(step.out_params[o])].count(out.tokens[o]);
+  for (size_t o = piece.begin; o < piece.end; ++o) {
+    if (out.tokens[o] >= 0) slots_[static_cast<size_t>(step.out_params[o])].note(out.tokens[o]);
   }
+}
+
+void Model::sample_output(const StepInput& step, size_t o, std::span<float> logits, int thread, StepOutput& out) {
+  const auto row = static_cast<size_t>(step.out_rows[o]);
+  if (out.faults[row] != 0) return;
+  if (step.out_purposes[o] == kPromptLogprobs) {
+    out.logprobs[o] = token_logprob(kernels_, logits, step.out_targets[o], out.top_logprobs[o]);
+    out.faults[row] = std::isnan(out.logprobs[o]);
+    return;
+  }
+  const int32_t mask = step.out_masks.empty() ? -1 : step.out_masks[o];
+  const SampledRow sampled = sample_row(kernels_, slots_[static_cast<size_t>(step.out_params[o])], step.positions[row],
+                                        logits, mask < 0 ? nullptr : step.masks[static_cast<size_t>(mask)].data(),
+                                        threads_[static_cast<size_t>(thread)].sampling, out.top_logprobs[o]);
+  out.tokens[o] = sampled.token;
+  out.logprobs[o] = sampled.logprob;
+  out.faults[row] = sampled.token < 0;
 }
 
 }  // namespace legato

@@ -1,6 +1,7 @@
 #include "runtime/sampling.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/philox.h"
 
@@ -35,6 +36,15 @@ void add_bias(const SlotParams& p, std::span<float> logits, SamplingScratch& scr
   }
 }
 
+void ban_bad_words(const SamplingSlot& slot, std::span<float> logits, SamplingScratch& scratch) {
+  const std::vector<int32_t>& recent = slot.recent;
+  for (const std::vector<int32_t>& word : slot.params.bad_words) {
+    const auto begun = static_cast<std::ptrdiff_t>(word.size()) - 1;
+    if (begun > std::ssize(recent) || !std::equal(word.begin(), word.end() - 1, recent.end() - begun)) continue;
+    replace(scratch, logits, word.back(), -std::numeric_limits<float>::infinity());
+  }
+}
+
 // The step's mask, without what the slot does not allow.
 const uint8_t* narrow(const SlotParams& p, const uint8_t* mask, SamplingScratch& scratch) {
   if (p.allowed_token_ids.empty()) return mask;
@@ -64,16 +74,34 @@ int32_t choose(const KernelTable& kernels, const SlotParams& p, int32_t position
   return args.token;
 }
 
-float logprobs(const KernelTable& kernels, std::span<const float> logits, int32_t token, TopLogprobs& top) {
+// `count`: of the best ones, at most what `top` is sized for.
+float logprobs(const KernelTable& kernels, std::span<const float> logits, int32_t token, size_t count,
+               TopLogprobs& top) {
   LogprobArgs args{};
   args.logits = logits.data();
   args.vocab = static_cast<int32_t>(logits.size());
   args.token = token;
-  args.count = static_cast<int32_t>(top.ids.size());
+  args.count = static_cast<int32_t>(count);
   args.top_ids = top.ids.data();
   args.top_logprobs = top.values.data();
   kernels.logprobs(args);
   return args.logprob;
+}
+
+// The same for a slot, whose own ids come behind the best ones.
+float slot_logprobs(const KernelTable& kernels, const SlotParams& p, std::span<const float> logits, int32_t token,
+                    TopLogprobs& top) {
+  const std::vector<int32_t>& ids = p.logprob_token_ids;
+  const auto best = static_cast<size_t>(p.num_logprobs);
+  const float chosen = logprobs(kernels, logits, token, ids.empty() ? best : std::max(best, size_t{1}), top);
+  if (ids.empty()) return chosen;
+  // The best token's is its logit less itself, less the logarithm of the sum: from it the others have the same bits.
+  const float best_logit = logits[static_cast<size_t>(top.ids[0])], best_logprob = top.values[0];
+  for (size_t i = 0; i < ids.size(); ++i) {
+    top.ids[best + i] = ids[i];
+    top.values[best + i] = (logits[static_cast<size_t>(ids[i])] - best_logit) + best_logprob;
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -81,13 +109,18 @@ float logprobs(const KernelTable& kernels, std::span<const float> logits, int32_
 void SamplingSlot::install(const SlotReset& reset) {
   params = reset.params;
   counts.clear();
+  const size_t kept = std::min(params.look_back(), reset.output.size());
+  recent.assign(reset.output.end() - static_cast<std::ptrdiff_t>(kept), reset.output.end());
   if (!params.has_penalties()) return;
   for (int32_t token : reset.prompt) counts.try_emplace(token, 0);
   for (int32_t token : reset.output) ++counts[token];
 }
 
-void SamplingSlot::count(int32_t token) {
+void SamplingSlot::note(int32_t token) {
   if (params.has_penalties()) ++counts[token];
+  if (params.bad_words.empty()) return;
+  recent.push_back(token);
+  if (recent.size() > params.look_back()) recent.erase(recent.begin());
 }
 
 SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int32_t position, std::span<float> logits,
@@ -100,13 +133,18 @@ SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int3
   if (sampled < p.min_position) {
     for (int32_t token : p.end_token_ids) replace(scratch, logits, token, -std::numeric_limits<float>::infinity());
   }
+  ban_bad_words(slot, logits, scratch);
   SampledRow row;
   row.token = choose(kernels, p, sampled, logits, narrow(p, mask, scratch), scratch);
   // Backwards: a token replaced twice gets its first value back.
   for (auto it = scratch.raw.rbegin(); it != scratch.raw.rend(); ++it)
     logits[static_cast<size_t>(it->first)] = it->second;
-  if (row.token >= 0 && p.num_logprobs >= 0) row.logprob = logprobs(kernels, logits, row.token, top);
+  if (row.token >= 0 && p.num_logprobs >= 0) row.logprob = slot_logprobs(kernels, p, logits, row.token, top);
   return row;
+}
+
+float token_logprob(const KernelTable& kernels, std::span<const float> logits, int32_t token, TopLogprobs& top) {
+  return logprobs(kernels, logits, token, top.ids.size(), top);
 }
 
 }  // namespace legato

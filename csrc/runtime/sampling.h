@@ -13,17 +13,23 @@
 
 namespace legato {
 
-// A sequence slot: installed parameters, and for penalties how often each known token occurs in the output
-// (0: in the prompt only).
+// A sequence slot: installed parameters, and what they need to know of the tokens so far.
 struct SamplingSlot {
   SlotParams params;
-  std::unordered_map<int32_t, int32_t> counts;
+  std::unordered_map<int32_t, int32_t> counts;  // for penalties: occurrences in the output, 0: in the prompt only
+  std::vector<int32_t> recent;                  // for bad words: the last params.look_back() tokens of the output
 
   void install(const SlotReset& reset);
   // Notes a sampled token.
-  void count(int32_t token);
+  void note(int32_t token);
   // Logits that penalties, biases and bans can replace.
-  size_t replaced() const { return counts.size() + params.bias_token_ids.size() + params.end_token_ids.size(); }
+  size_t replaced() const {
+    return counts.size() + params.bias_token_ids.size() + params.end_token_ids.size() + params.bad_words.size();
+  }
+  // Alternatives that are reported beside a sampled token.
+  size_t reported() const {
+    return params.num_logprobs < 0 ? 0 : static_cast<size_t>(params.num_logprobs) + params.logprob_token_ids.size();
+  }
 };
 
 // Private to one thread.
@@ -44,10 +50,13 @@ struct SampledRow {
   float logprob = std::numeric_limits<float>::quiet_NaN();  // NaN where not asked for
 };
 
-// Samples the token that follows the row at `position`. logits: [vocab], changed and restored. top: sized for the
-// slot's num_logprobs, and scratch.raw for slot.replaced(), so that nothing is allocated here.
+// Samples the token that follows the row at `position`. logits: [vocab], changed and restored. top: sized for
+// slot.reported(), and scratch.raw for slot.replaced(), so that nothing is allocated here.
 // The order of operations is that of legato.sampling.reference.sample_row.
 SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int32_t position, std::span<float> logits,
                       const uint8_t* mask, SamplingScratch& scratch, TopLogprobs& top);
+
+// Log probability of `token`; `top` gets the best ones, as many as it is sized for.
+float token_logprob(const KernelTable& kernels, std::span<const float> logits, int32_t token, TopLogprobs& top);
 
 }  // namespace legato

@@ -2,6 +2,7 @@
 // collected.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,17 +21,29 @@ struct SlotParams {
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  int32_t num_logprobs = -1;  // -1: none
+  int32_t num_logprobs = -1;         // -1: none
+  int32_t num_prompt_logprobs = -1;  // -1: none
   int32_t min_position = 0;
   std::vector<int32_t> end_token_ids;
   std::vector<int32_t> bias_token_ids;
-  std::vector<float> bias_values;          // one per bias_token_ids
-  std::vector<int32_t> allowed_token_ids;  // empty: all
+  std::vector<float> bias_values;               // one per bias_token_ids
+  std::vector<int32_t> allowed_token_ids;       // empty: all
+  std::vector<std::vector<int32_t>> bad_words;  // token sequences that the output may not hold
+  std::vector<int32_t> logprob_token_ids;       // reported behind the best ones
 
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
+  // Output tokens that a bad word can depend on.
+  size_t look_back() const {
+    size_t tokens = 0;
+    for (const auto& word : bad_words) tokens = std::max(tokens, word.size() - 1);
+    return tokens;
+  }
 };
+
+// What an output row is for: values of legato.core.types.OutputPurpose.
+constexpr int8_t kSample = 0, kPromptLogprobs = 2;
 
 struct SlotReset {
   int32_t slot;
@@ -60,6 +73,7 @@ struct StepInput {
   std::span<const int8_t> out_purposes;            // [outs]
   std::span<const int32_t> out_params;             // [outs]
   std::span<const int32_t> out_masks;              // [outs], or empty
+  std::span<const int32_t> out_targets;            // [outs], or empty: tokens whose log probability is asked for
   std::vector<std::span<const uint8_t>> masks;     // (vocab + 7) / 8 bytes each
   std::vector<SlotReset> resets;
   std::vector<BlockCopy> copies;
@@ -72,7 +86,7 @@ struct TopLogprobs {
 
 struct StepOutput {
   int64_t step_id = 0;
-  std::vector<int32_t> tokens;            // per output row
+  std::vector<int32_t> tokens;            // per output row, -1 where none was sampled
   std::vector<float> logprobs;            // per output row, NaN where not asked for
   std::vector<TopLogprobs> top_logprobs;  // per output row, of no tokens where not asked for
   std::vector<uint8_t> faults;            // per row
@@ -82,7 +96,7 @@ struct StepOutput {
 
 // What a step must fit into.
 struct StepLimits {
-  int32_t vocab, max_rows, max_outs, max_seqs, max_position, block_size, num_blocks;
+  int32_t vocab, max_rows, max_seqs, max_position, block_size, num_blocks;
   std::vector<int32_t> windows;  // per cache group: positions an op looks back, 0 = all
 };
 

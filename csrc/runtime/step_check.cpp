@@ -101,12 +101,18 @@ void check_cache(const StepInput& step, const StepLimits& limits) {
 
 void check_outputs(const StepInput& step, const StepLimits& limits) {
   const size_t outs = step.out_rows.size();
-  need(outs <= static_cast<size_t>(limits.max_outs), "out_rows", "has more rows than the workspace");
   need(all_in(step.out_rows, 0, static_cast<int64_t>(step.tokens.size()) - 1), "out_rows", "a row is out of range");
   const auto falls = std::adjacent_find(step.out_rows.begin(), step.out_rows.end(), std::greater_equal<>());
   need(falls == step.out_rows.end(), "out_rows", "does not ascend");
   need(step.out_purposes.size() == outs, "out_purposes", "has a wrong length");
-  need(all_in(step.out_purposes, 0, 0), "out_purposes", "only sampling is supported");
+  need(step.out_targets.empty() || step.out_targets.size() == outs, "out_targets", "has a wrong length");
+  for (size_t o = 0; o < outs; ++o) {
+    const int8_t purpose = step.out_purposes[o];
+    need(purpose == kSample || purpose == kPromptLogprobs, "out_purposes", "a purpose is not supported");
+    if (purpose == kSample) continue;
+    need(!step.out_targets.empty(), "out_targets", "is missing");
+    need(step.out_targets[o] >= 0 && step.out_targets[o] < limits.vocab, "out_targets", "a token is out of range");
+  }
   need(step.out_params.size() == outs, "out_params", "has a wrong length");
   need(all_in(step.out_params, 0, limits.max_seqs - 1), "out_params", "a slot is out of range");
   need(step.out_masks.empty() || step.out_masks.size() == outs, "out_masks", "has a wrong length");
@@ -124,11 +130,21 @@ void check_reset(const SlotReset& reset, const StepLimits& limits) {
     need(std::isfinite(value), "resets", "a parameter is NaN or Inf");
   }
   need(p.temperature >= 0 && p.top_k >= 0 && p.repetition_penalty > 0, "resets", "a parameter is out of range");
-  need(p.num_logprobs >= -1 && p.num_logprobs <= limits.vocab, "resets", "num_logprobs is out of range");
+  for (int32_t count : {p.num_logprobs, p.num_prompt_logprobs}) {
+    need(count >= -1 && count <= limits.vocab, "resets", "a number of log probabilities is out of range");
+  }
   need(p.bias_values.size() == p.bias_token_ids.size(), "resets", "bias_values has a wrong length");
   for (float value : p.bias_values) need(std::isfinite(value), "resets", "a bias is NaN or Inf");
-  for (const auto* tokens : {&p.end_token_ids, &p.bias_token_ids, &p.allowed_token_ids, &reset.prompt, &reset.output}) {
-    need(all_in(std::span<const int32_t>(*tokens), 0, limits.vocab - 1), "resets", "a token is out of range");
+  const auto check_tokens = [&](const std::vector<int32_t>& tokens) {
+    need(all_in(std::span<const int32_t>(tokens), 0, limits.vocab - 1), "resets", "a token is out of range");
+  };
+  for (const auto* tokens : {&p.end_token_ids, &p.bias_token_ids, &p.allowed_token_ids, &p.logprob_token_ids,
+                             &reset.prompt, &reset.output}) {
+    check_tokens(*tokens);
+  }
+  for (const auto& word : p.bad_words) {
+    need(!word.empty(), "resets", "a bad word is empty");
+    check_tokens(word);
   }
 }
 

@@ -27,6 +27,9 @@ void move_to(BufferPlace& place, size_t offset) {
 std::vector<std::vector<bool>> buffer_liveness(const PlanSpec& plan) {
   std::vector<std::vector<bool>> live(plan.ops.size());
   std::vector<bool> needed(plan.buffers.size());
+  for (const OpSpec& op : plan.ops) {  // read again for each piece of the output rows
+    if (op.kind == OpKind::select_rows) needed[static_cast<size_t>(op.x)] = true;
+  }
   for (size_t i = plan.ops.size(); i-- > 0;) {
     const OpSpec& op = plan.ops[i];
     // Adds to what is there, or writes some columns of it.

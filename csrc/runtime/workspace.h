@@ -22,6 +22,7 @@ struct WorkspacePlan {
 // live[i][b]: buffer b holds a value that is needed after op i, or is touched by op i.
 std::vector<std::vector<bool>> buffer_liveness(const PlanSpec& plan);
 
+// max_outs: output rows that are computed together; a step with more of them goes through the last ops in pieces.
 WorkspacePlan plan_workspace(const PlanSpec& plan, int32_t max_rows, int32_t max_outs);
 
 class Workspace {

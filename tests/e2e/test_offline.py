@@ -47,6 +47,33 @@ def test_offline_results_come_in_the_order_of_the_prompts() -> None:
         assert math.isclose(total, sum(e[t].logprob for e, t in zip(logprobs, byte_tokens("two"), strict=True)))
 
 
+def test_offline_scores_of_the_prompt_and_of_chosen_ids() -> None:
+    with offline(scripted()) as llm:
+        params = SamplingParams(max_tokens=0, prompt_logprobs=2)
+        [scored] = llm.generate("one", params)
+        assert (scored.outputs[0].token_ids, scored.outputs[0].finish_reason) == ([], "length")
+        first, *rest = scored.prompt_logprobs or ()
+        assert first is None
+        for token, found in zip(scored.prompt_token_ids[1:], rest, strict=True):
+            assert found is not None
+            assert found[token].logprob == -0.125 * (token % 8)
+            assert {id: each.rank for id, each in found.items() if id != token} == {0: 1, 1: 2}
+        [watched] = llm.generate("one", SamplingParams(max_tokens=2, logprobs=1, logprob_token_ids=(0, 7)))
+        assert watched.prompt_logprobs is None
+        for found in watched.outputs[0].logprobs or ():
+            assert {id: found[id].rank for id in (0, 7)} == {0: 1, 7: None}
+
+
+def test_bad_words_are_encoded_with_and_without_a_space() -> None:
+    executor = scripted()
+    with offline(executor) as llm:
+        llm.generate("one", SamplingParams(max_tokens=2, bad_words=("ab", " ab", "c")))
+        words = executor.plans[0].resets[0].bad_words
+        assert [list(word) for word in words] == [byte_tokens(text) for text in ("ab", " ab", "c", " c")]
+        with pytest.raises(RequestError, match="65 tokens"):
+            llm.generate("one", SamplingParams(bad_words=("é?" * 21 + "é",)))
+
+
 def test_offline_errors_come_before_anything_runs() -> None:
     executor = scripted()
     with offline(executor) as llm:

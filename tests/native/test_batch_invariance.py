@@ -1,5 +1,6 @@
 """P1 on the plan runner: a request's tokens and log probabilities depend on the request alone, bit for bit."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from support.driving import Outcomes, drive, make_request
 from support.oracles import assert_roomy_is_starved, assert_same, assert_solo_is_crowd
 from support.tiny_engines import open_native, tiny_engine
 
+BAD_WORDS = tuple((a, b) for a in range(80) for b in range(0, 80, 3))
 TOKENS = [int(t) for t in np.random.RandomState(5).randint(0, 80, 50)]
 
 
@@ -66,6 +68,10 @@ def requests() -> list[Request]:
         make_request("choices", prompt(40), temperature=1.0, min_p=0.02, n=2, seed=7, max_tokens=8),
         make_request("biased", prompt(7), seed=3, max_tokens=9, logit_bias={5: 2.0, 6: -100, 7: 1}, logprobs=2),
         make_request("allowed", prompt(6), seed=4, max_tokens=9, allowed_token_ids=(*range(9), 70, 79), logprobs=0),
+        make_request("scored", prompt(70), temperature=0.0, max_tokens=5, prompt_logprobs=2, logprobs=1),
+        make_request("prompt only", prompt(300), max_tokens=0, prompt_logprobs=0),
+        make_request("watched", prompt(8), seed=6, max_tokens=9, logprobs=1, logprob_token_ids=(4, 79, 4)),
+        replace(make_request("bad words", prompt(4), seed=8, max_tokens=20, logprobs=0), bad_words=BAD_WORDS),
         make_request("ends late", prompt(5), temperature=1.5, seed=9, max_tokens=9, min_tokens=6, ends=range(0, 80, 2)),
     ]
 
@@ -79,6 +85,10 @@ def test_p1_solo_is_crowd(engine: Tiny) -> None:
     outcomes = assert_solo_is_crowd(make, requests())
     assert outcomes["choices", 0].tokens != outcomes["choices", 1].tokens
     assert len(outcomes["ends late", 0].tokens) >= 6
+    assert not any(token % 3 == 0 for token in outcomes["bad words", 0].tokens[1:])
+    scores = outcomes["prompt only", 0].prompt_logprobs
+    assert scores is not None
+    assert (len(scores.logprobs), outcomes["prompt only", 0].tokens) == (299, [])
     assert 6 not in outcomes["biased", 0].tokens
     assert set(outcomes["allowed", 0].tokens) <= {*range(9), 70, 79}
 

@@ -62,6 +62,24 @@ def test_c15_cold_is_warm_at_block_boundaries(executor: NativeExecutor, blocks: 
     assert cached == [(blocks - 1) * SIZE, (blocks - 1) * SIZE, blocks * SIZE]
 
 
+@pytest.mark.parametrize("length", [SIZE - 1, SIZE, SIZE + 1, 3 * SIZE])
+def test_a15_prompt_logprobs_with_a_warm_cache(executor: NativeExecutor, length: int) -> None:
+    """Complete and the same the second time; chunked or not; and what they leave in the cache serves others."""
+    scored = make_request("scored", TOKENS[:length], max_tokens=3, prompt_logprobs=3, temperature=0.0)
+    scheduler = scheduler_over(executor)
+    first = drive(scheduler, executor, [scored])
+    assert_same(first, drive(scheduler, executor, [scored]))
+    assert_same(first, drive(scheduler_over(executor, rows=16), executor, [scored]))
+    scores = first["scored", 0].prompt_logprobs
+    assert scores is not None
+    assert (len(scores.logprobs), len(scores.top_ids)) == (length - 1, 3 * (length - 1))
+    plain = make_request("plain", TOKENS[:length], max_tokens=3, temperature=0.0)
+    warm = drive(scheduler, executor, [plain])["plain", 0]
+    assert warm.tokens == first["scored", 0].tokens
+    assert warm.num_cached == (length - 1) // SIZE * SIZE
+    assert first["scored", 0].num_cached == 0
+
+
 def test_p1_a_crowd_that_shares_its_beginnings(executor: NativeExecutor) -> None:
     """Greedy and sampled, penalized, several choices; beginnings of many lengths, computed in small chunks."""
     requests = [
@@ -83,7 +101,15 @@ def test_p1_a_crowd_that_shares_its_beginnings(executor: NativeExecutor) -> None
 
 def test_p1_preempted_sequences_resume_from_what_survived(executor: NativeExecutor) -> None:
     crowd = [
-        make_request(str(i), TOKENS[i : i + 40 + i], temperature=0.9 * (i % 2), seed=i, max_tokens=70, **PENALTIES)
+        make_request(
+            str(i),
+            TOKENS[i : i + 40 + i],
+            temperature=0.9 * (i % 2),
+            seed=i,
+            max_tokens=70,
+            prompt_logprobs=1,
+            **PENALTIES,
+        )
         for i in range(4)
     ]
 

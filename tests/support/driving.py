@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from legato.core.config import SchedulerConfig
-from legato.core.types import Executor, FinishReason, Request, SamplingParams, StepPlan, TokenEvent
+from legato.core.types import Executor, FinishReason, PromptLogprobs, Request, SamplingParams, StepPlan, TokenEvent
 from legato.scheduler.scheduler import Scheduler
 
 __all__ = ["Action", "Outcome", "Outcomes", "drive", "make_request", "record", "scheduler_for", "step"]
@@ -23,6 +23,7 @@ class Outcome:
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     num_cached: int = field(default=0, compare=False)  # how the tokens came about, not what they are
 
 
@@ -55,6 +56,9 @@ def record(outcomes: Outcomes, events: Iterable[TokenEvent]) -> None:
         outcome.logprobs += event.logprobs
         outcome.top_logprobs += event.top_logprobs
         outcome.num_cached += event.num_cached  # said once
+        if event.prompt_logprobs is not None:
+            assert outcome.prompt_logprobs is None, "said once"
+            outcome.prompt_logprobs = event.prompt_logprobs
         outcome.finish, outcome.stop_token, outcome.error = event.finish, event.stop_token, event.error
 
 

@@ -198,7 +198,9 @@ class ScriptedExecutor:
         assert all(len(slots) == plan.num_rows for slots in plan.kv_slots)
         assert list(plan.out_rows) == sorted(set(plan.out_rows))
         assert len(plan.out_purposes) == len(plan.out_params) == len(plan.out_rows)
-        assert all(purpose == OutputPurpose.SAMPLE for purpose in plan.out_purposes)
+        assert set(plan.out_purposes) <= {OutputPurpose.SAMPLE, OutputPurpose.PROMPT_LOGPROBS}
+        scores = OutputPurpose.PROMPT_LOGPROBS in plan.out_purposes
+        assert len(plan.out_targets) == (len(plan.out_rows) if scores else 0)
         assert not plan.parents
         assert not plan.out_masks
         assert not plan.masks
@@ -237,6 +239,11 @@ class ScriptedExecutor:
         for group in range(len(self._cache)):
             self._write_and_read(plan, index, group, rows, first, slot.kv)
         outputs = [o for o, row in enumerate(plan.out_rows) if begin <= row < end]
+        for o in [o for o in outputs if plan.out_purposes[o] == OutputPurpose.PROMPT_LOGPROBS]:
+            outputs.remove(o)
+            assert plan.out_params[o] == plan.seq_slots[index]
+            assert plan.out_rows[o] == rows[-1] or plan.out_targets[o] == plan.tokens[plan.out_rows[o] + 1]
+            sampled[o] = -1
         if outputs:
             assert [plan.out_rows[o] for o in outputs] == rows[-1:], "only the last row of a sequence is sampled"
             assert plan.out_params[outputs[0]] == plan.seq_slots[index]
@@ -289,9 +296,12 @@ class ScriptedExecutor:
         assert sorted(sampled) == list(range(len(plan.out_rows)))
         logprobs, tops = array("f"), []
         for output, slot in enumerate(plan.out_params):
-            wanted, token = self._slots[slot].params.num_logprobs, sampled[output]
+            params, token = self._slots[slot].params, sampled[output]
+            wanted, others = params.num_logprobs, params.logprob_token_ids
+            if plan.out_purposes[output] == OutputPurpose.PROMPT_LOGPROBS:
+                wanted, others, token = params.num_prompt_logprobs, (), plan.out_targets[output]
             logprobs.append(float("nan") if wanted < 0 else -0.125 * (token % 8))
-            tops.append(tuple((rank, -0.125 * rank) for rank in range(max(wanted, 0))))
+            tops.append(tuple((rank, -0.125 * (rank % 8)) for rank in (*range(max(wanted, 0)), *others)))
         return StepResult(
             step_id=plan.step_id,
             tokens=array("i", (sampled[output] for output in range(len(plan.out_rows)))),

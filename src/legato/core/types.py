@@ -29,6 +29,7 @@ __all__ = [
     "FinishReason",
     "Grammar",
     "OutputPurpose",
+    "PromptLogprobs",
     "Request",
     "SamplingParams",
     "SlotReset",
@@ -85,9 +86,12 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None  # number of alternatives reported beside the chosen token
+    logprob_token_ids: tuple[int, ...] = ()  # alternatives reported behind those, whatever their rank
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt; max_tokens may be 0 then
     logit_bias: Mapping[int, float] | None = None  # added to the logits of these token ids; cut to [-100, 100]
     allowed_token_ids: tuple[int, ...] | None = None  # no others are chosen
     grammar: Grammar | None = None  # tokens that do not fit are not chosen
+    bad_words: tuple[str, ...] = ()  # the output does not hold their tokens, as after a space or without one
     skip_reading_prefix_cache: bool = False  # compute the whole prompt; what is computed may still serve others
 
 
@@ -97,7 +101,7 @@ class Request:
 
     `prompt` may wait long and be long: array('i') keeps it compact. `end_token_ids` end a sequence with "stop" (empty
     under ignore_eos); `params.stop_token_ids` do so always. Computed prefixes are shared only by requests with the same
-    `cache_salt` and adapter.
+    `cache_salt` and adapter. `bad_words` are token sequences that the output may not hold.
     """
 
     request_id: str
@@ -107,6 +111,7 @@ class Request:
     end_token_ids: frozenset[int] = frozenset()
     cache_salt: str = ""
     adapter: int = -1
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class OutputPurpose(IntEnum):
@@ -135,9 +140,11 @@ class SlotReset:
     """A sequence moves into sequence slot `slot`: the executor forgets the slot's state and installs these parameters.
 
     Sent when a sequence is admitted or resumed, and not again while it stays. `prompt` and `output` are the tokens
-    known so far, for penalties; both are empty where no penalty is set. Banned `end_token_ids` are masked for
-    sampled positions below `min_position` (min_tokens). `bias_values[i]` is added to the logit of `bias_token_ids[i]`;
-    tokens other than `allowed_token_ids` are masked, unless it is empty.
+    known so far, for penalties and bad words; both are empty where nothing needs them. Banned `end_token_ids` are
+    masked for sampled positions below `min_position` (min_tokens). `bias_values[i]` is added to the logit of
+    `bias_token_ids[i]`; tokens other than `allowed_token_ids` are masked, unless it is empty. The last token of a bad
+    word is masked where the others are what the output ends with. `logprob_token_ids` are reported behind the
+    `num_logprobs` best ones.
     """
 
     slot: int
@@ -158,6 +165,9 @@ class SlotReset:
     bias_token_ids: tuple[int, ...] = ()
     bias_values: tuple[float, ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    logprob_token_ids: tuple[int, ...] = ()
+    num_prompt_logprobs: int = -1  # as num_logprobs, for output rows with purpose PROMPT_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +187,7 @@ class StepPlan:
 
     Rows of a sequence are consecutive and in position order: sequence s has rows row_offsets[s]:row_offsets[s + 1].
     Padding, if any, comes after them: rows that repeat the sequence's last position, with KV slot -1 and no output.
+    A row with purpose PROMPT_LOGPROBS samples nothing: its result is the log probability of its target.
     """
 
     step_id: int
@@ -195,6 +206,7 @@ class StepPlan:
     out_purposes: array[int]  # 'b', OutputPurpose
     out_params: array[int]  # 'i': the sequence slot whose installed sampling parameters apply
     out_masks: array[int]  # 'i': index into `masks`, -1 = none; empty when no row has one
+    out_targets: array[int] = field(default_factory=lambda: array("i"))  # 'i'; empty when no row has one, see below
     masks: tuple[bytes, ...] = ()  # little-endian bit per token id, 1 = allowed
     # before compute
     resets: tuple[SlotReset, ...] = ()
@@ -215,7 +227,7 @@ class StepResult:
 
     step_id: int
     tokens: array[int]  # 'i' per output row; -1 where nothing was sampled
-    logprobs: array[float]  # 'f' per output row: of the chosen token; NaN where not asked for
+    logprobs: array[float]  # 'f' per output row: of the chosen token, or of the target; NaN where not asked for
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...]  # per output row; () when no row asked
     faults: array[int]  # 'b' per row
     accepted: array[int] = field(default_factory=lambda: array("i"))  # per sequence: accepted draft tokens
@@ -268,6 +280,34 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log probabilities of a prompt's tokens but the first, which has none. Flat arrays, as prompts may be long.
+
+    Entry i is of prompt token i + 1; its `count` best alternatives, best first, begin at i * count.
+    """
+
+    count: int
+    logprobs: array[float]  # 'f'
+    top_ids: array[int]  # 'i'
+    top_logprobs: array[float]  # 'f'
+
+    @classmethod
+    def none_yet(cls, count: int) -> PromptLogprobs:
+        return cls(count, array("f"), array("i"), array("f"))
+
+    def append(self, logprob: float, top: Sequence[tuple[int, float]]) -> None:
+        """The next token's. `top` holds `count` pairs of id and log probability."""
+        self.logprobs.append(logprob)
+        self.top_ids.extend(token for token, _ in top)
+        self.top_logprobs.extend(value for _, value in top)
+
+    def top(self, i: int) -> tuple[tuple[int, float], ...]:
+        """The alternatives of entry i."""
+        part = slice(i * self.count, (i + 1) * self.count)
+        return tuple(zip(self.top_ids[part], self.top_logprobs[part], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """What the scheduler's commit says of one sequence: new tokens, and perhaps its end.
 
@@ -284,3 +324,4 @@ class TokenEvent:
     stop_token: int | None = None
     error: str | None = None
     num_cached: int = 0  # prompt tokens served from the prefix cache, on the event of the first token
+    prompt_logprobs: PromptLogprobs | None = None  # where asked for, on the event of the first token

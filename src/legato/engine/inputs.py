@@ -17,6 +17,7 @@ from legato.tokenizer.tokenizer import Tokenizer
 __all__ = ["Inputs"]
 
 MAX_SALT = 128  # characters
+MAX_BAD_WORD_TOKENS = 64
 _SEED_BITS = 53  # drawn seeds survive JSON numbers in every language
 
 
@@ -77,6 +78,8 @@ class Inputs:
             stop=_as_tuple(params.stop),
             stop_token_ids=tuple(params.stop_token_ids),
             allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+            bad_words=tuple(params.bad_words),
+            logprob_token_ids=tuple(params.logprob_token_ids),
         )
         validate(params, self.vocab_size, self.max_model_len)
         _check_salt(cache_salt)
@@ -89,12 +92,13 @@ class Inputs:
             prompt=array("i", prompt),
             params=replace(
                 params,
-                max_tokens=params.max_tokens or min(left, default_max_tokens or left),
+                max_tokens=min(left, default_max_tokens or left) if params.max_tokens is None else params.max_tokens,
                 seed=self._seed_for(params),
             ),
             arrival_s=time.monotonic() if arrival_s is None else arrival_s,
             end_token_ids=frozenset() if params.ignore_eos else self._end_token_ids,
             cache_salt=cache_salt or "",
+            bad_words=self._bad_words(params.bad_words),
         )
         _check_some_are_allowed(request)
         self._check(request)
@@ -111,6 +115,21 @@ class Inputs:
             )
         if len(prompt) >= self.max_model_len:
             raise self._too_long(f"{len(prompt)} tokens in the {param}, which leaves none for the answer", param)
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each word, at the beginning of a text and after a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = word.lstrip() or word
+            for text in (bare, f" {bare}"):
+                ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+                if not 1 <= len(ids) <= MAX_BAD_WORD_TOKENS:
+                    raise RequestError(
+                        f"bad_words holds a word of {len(ids)} tokens; 1 to {MAX_BAD_WORD_TOKENS} are allowed",
+                        param="bad_words",
+                    )
+                found[ids] = None
+        return tuple(found)
 
     def _too_long(self, asked: str, param: str) -> RequestError:
         message = f"the model's context is {self.max_model_len} tokens, but there are {asked}"

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from legato.core.config import EngineConfig, build
 from legato.core.errors import LegatoError, RequestError
-from legato.core.types import ExecutorInfo, Request, SamplingParams
+from legato.core.types import ExecutorInfo, PromptLogprobs, Request, SamplingParams
 from legato.engine.assemble import Engine
 from legato.engine.outputs import Output
 from legato.engine.progress import batch_progress
@@ -56,6 +56,7 @@ class RequestOutput:
     finished: bool = False
     num_cached_tokens: int = 0
     seed: int | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # SamplingParams.prompt_logprobs; the first is None
 
 
 class LLM:
@@ -178,22 +179,34 @@ class LLM:
             raise RequestError(f"{len(prompts)} prompts but {len(each)} sampling_params", param="sampling_params")
         results = {}
         requests = []
+        best: dict[str, int] = {}  # alternatives that have a rank
         for (text, ids, salt), one in zip(prompts, each, strict=True):
             request = self._request(ids, one, salt)
             answers = [CompletionOutput(index) for index in range(request.params.n)]
             results[request.request_id] = RequestOutput(
                 request.request_id, text, list(ids), answers, seed=request.params.seed
             )
+            best[request.request_id] = request.params.logprobs or 0
             requests.append(request)
         with self._lock, batch_progress(len(requests), shown=use_tqdm) as tick:
             for output in self._outputs_of(requests):
                 result = results[output.request_id]
-                _add(result.outputs[output.choice], output, self._engine.tokenizer)
+                _add(result.outputs[output.choice], output, self._engine.tokenizer, best[output.request_id])
                 if output.choice == 0:
                     result.num_cached_tokens = output.num_cached
+                    if output.prompt_logprobs is not None:
+                        result.prompt_logprobs = self._of_prompt(result.prompt_token_ids, output.prompt_logprobs)
                 result.finished = all(answer.finish_reason for answer in result.outputs)
                 tick(len(output.tokens), result.finished)
         return list(results.values())
+
+    def _of_prompt(self, prompt: Sequence[int], scores: PromptLogprobs) -> list[dict[int, Logprob] | None]:
+        tokenizer = self._engine.tokenizer
+        known = enumerate(zip(prompt[1:], scores.logprobs, strict=True))
+        return [
+            None,
+            *(_logprobs(token, logprob, scores.top(i), scores.count, tokenizer) for i, (token, logprob) in known),
+        ]
 
     def _outputs_of(self, requests: Iterable[Request]) -> Iterator[Output]:
         """Submit requests, a bounded number at a time, and yield outputs until all have ended."""
@@ -238,7 +251,7 @@ def _count_down(running: dict[str, int], outputs: Iterable[Output]) -> None:
                 del running[output.request_id]
 
 
-def _add(answer: CompletionOutput, output: Output, tokenizer: Tokenizer) -> None:
+def _add(answer: CompletionOutput, output: Output, tokenizer: Tokenizer, best: int) -> None:
     answer.text += output.text
     answer.token_ids += output.tokens
     if output.logprobs:
@@ -246,18 +259,24 @@ def _add(answer: CompletionOutput, output: Output, tokenizer: Tokenizer) -> None
         answer.logprobs = answer.logprobs or []
         tops = output.top_logprobs or ((),) * len(output.tokens)
         for token, logprob, top in zip(output.tokens, output.logprobs, tops, strict=True):
-            answer.logprobs.append(_logprobs(token, logprob, top, tokenizer))
+            answer.logprobs.append(_logprobs(token, logprob, top, best, tokenizer))
     if output.finish is not None:
         answer.finish_reason = output.finish.value
         answer.stop_reason = output.stop
         answer.error = output.error
 
 
-def _logprobs(token: int, logprob: float, top: Sequence[tuple[int, float]], tokenizer: Tokenizer) -> dict[int, Logprob]:
+def _logprobs(
+    token: int, logprob: float, top: Sequence[tuple[int, float]], best: int, tokenizer: Tokenizer
+) -> dict[int, Logprob]:
+    """The `best` first ones of `top` have a rank; those behind them were asked for by id."""
+
     def text(id: int) -> str:
         return tokenizer.token_bytes(id).decode(errors="replace")
 
-    ranked = {id: Logprob(value, rank, text(id)) for rank, (id, value) in enumerate(top, 1)}
+    ranked: dict[int, Logprob] = {}
+    for rank, (id, value) in enumerate(top, 1):
+        ranked.setdefault(id, Logprob(value, rank if rank <= best else None, text(id)))
     return ranked if token in ranked else {token: Logprob(logprob, None, text(token)), **ranked}
 
 

@@ -1,8 +1,8 @@
 """What the engine tells a client."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from legato.core.types import FinishReason
+from legato.core.types import FinishReason, PromptLogprobs
 
 __all__ = ["Output"]
 
@@ -27,3 +27,15 @@ class Output:
     stop: str | int | None = None
     error: str | None = None
     num_cached: int = 0
+    prompt_logprobs: PromptLogprobs | None = None  # on the first output of a choice, where asked for
+
+    def then(self, later: "Output") -> "Output":
+        """This output and the next one of the same choice as one."""
+        return replace(
+            later,
+            text=self.text + later.text,
+            tokens=self.tokens + later.tokens,
+            logprobs=self.logprobs + later.logprobs,
+            top_logprobs=self.top_logprobs + later.top_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+        )

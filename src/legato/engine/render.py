@@ -84,6 +84,7 @@ class Renderer:
             stop=stop,
             error=event.error,
             num_cached=choice.num_cached,
+            prompt_logprobs=event.prompt_logprobs,
         )
 
     def _text(self, choice: _Choice, event: TokenEvent) -> tuple[str, int, str | None]:

@@ -106,7 +106,10 @@ class NativeExecutor:
 
     @property
     def logits(self) -> npt.NDArray[np.float32]:
-        """float32 (output rows, vocab) of the last collected step, as the model gave them."""
+        """float32 (output rows, vocab) of the last collected step, as the model gave them.
+
+        Of a step with more than min(max_rows, max_seqs) output rows, only those computed last.
+        """
         values = np.frombuffer(self._open_runtime().logits(), np.float32)
         return values.reshape(-1, self._info.vocab_size)
 

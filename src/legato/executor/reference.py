@@ -18,7 +18,7 @@ from legato.build.plan import Op, Plan
 from legato.core.errors import ConfigError
 from legato.core.types import NO_BLOCK, ExecutorInfo, OutputPurpose, SlotReset, StepPlan, StepResult
 from legato.executor.reference_weights import ACTS, Weights
-from legato.sampling.reference import sample_row
+from legato.sampling.reference import sample_row, top_logprobs
 from legato.weights.source import TensorSource
 
 __all__ = ["ReferenceExecutor"]
@@ -130,8 +130,8 @@ class ReferenceExecutor:
             raise ConfigError(f"step {plan.step_id} has a position beyond {info.max_position - 1}")
         if plan.parents or any(adapter >= 0 for adapter in plan.adapters):
             raise ConfigError("trees of drafts and adapters are not supported by the reference executor")
-        if any(purpose != OutputPurpose.SAMPLE for purpose in plan.out_purposes):
-            raise ConfigError("the reference executor only samples")
+        if any(purpose not in (OutputPurpose.SAMPLE, OutputPurpose.PROMPT_LOGPROBS) for purpose in plan.out_purposes):
+            raise ConfigError("the reference executor samples and scores prompts, no more")
         if plan.masks and not plan.out_masks:
             raise ConfigError("the masks of a step need rows that have one")
         if any(copy.source_tier or copy.target_tier for copy in plan.copies):
@@ -167,6 +167,8 @@ class ReferenceExecutor:
 
     def _output(self, plan: StepPlan, i: int, row: int) -> tuple[int, float, Any]:
         slot = self._slots[plan.out_params[i]]
+        if plan.out_purposes[i] == OutputPurpose.PROMPT_LOGPROBS:
+            return -1, *top_logprobs(self.logits[i], plan.out_targets[i], max(0, slot.params.num_prompt_logprobs))
         mask = plan.masks[plan.out_masks[i]] if plan.out_masks and plan.out_masks[i] >= 0 else None
         sampled = sample_row(self.logits[i], slot.params, slot.output, plan.positions[row], mask)
         if sampled.token >= 0:

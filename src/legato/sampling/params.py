@@ -11,6 +11,8 @@ __all__ = ["slot_reset", "validate"]
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4
 MAX_LOGPROBS = 20
+MAX_BAD_WORDS = 128
+MAX_LOGPROB_IDS = 128
 MAX_BIASES = 1024  # entries of logit_bias, and of allowed_token_ids: they wait in memory with their request
 BIAS_LIMIT = 100.0
 GREEDY_BELOW = 1e-5  # lower temperatures mean 0
@@ -51,8 +53,8 @@ def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None
     _check_stops(params, vocab_size)
     _check_lengths(params, max_position)
     _check_token_sets(params, vocab_size)
-    if params.logprobs is not None:
-        _check_int("logprobs", params.logprobs, 0, min(MAX_LOGPROBS, vocab_size))
+    _check_bad_words(params.bad_words)
+    _check_logprobs(params, vocab_size)
     for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "skip_reading_prefix_cache"):
         if not isinstance(getattr(params, name), bool):
             raise RequestError(f"{name} must be true or false", param=name)
@@ -72,6 +74,7 @@ def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) 
     counts = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
     bias = sorted((params.logit_bias or {}).items())
     banned = request.end_token_ids.union(params.stop_token_ids) if params.min_tokens else ()
+    looks_back = repeats or counts or any(len(word) > 1 for word in request.bad_words)
     return SlotReset(
         slot=slot,
         temperature=temperature,
@@ -87,10 +90,13 @@ def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) 
         min_position=len(request.prompt) + params.min_tokens if params.min_tokens else 0,
         end_token_ids=tuple(sorted(banned)),
         prompt=tuple(request.prompt) if repeats else (),
-        output=tuple(output) if repeats or counts else (),
+        output=tuple(output) if looks_back else (),
         bias_token_ids=tuple(token for token, _ in bias),
         bias_values=tuple(min(max(float(value), -BIAS_LIMIT), BIAS_LIMIT) for _, value in bias),
         allowed_token_ids=params.allowed_token_ids or (),
+        bad_words=request.bad_words,
+        logprob_token_ids=params.logprob_token_ids,
+        num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
     )
 
 
@@ -103,6 +109,32 @@ def _check_stops(params: SamplingParams, vocab_size: int) -> None:
         raise RequestError("stop must hold non-empty strings", param="stop")
     for token in params.stop_token_ids:
         _check_int("stop_token_ids", token, 0, vocab_size - 1)
+
+
+def _check_bad_words(words: Sequence[str]) -> None:
+    if len(words) > MAX_BAD_WORDS:
+        raise RequestError(
+            f"bad_words holds {len(words)} words, at most {MAX_BAD_WORDS} are allowed", param="bad_words"
+        )
+    if not all(isinstance(word, str) and word for word in words):
+        raise RequestError("bad_words must hold non-empty strings", param="bad_words")
+
+
+def _check_logprobs(params: SamplingParams, vocab_size: int) -> None:
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None:
+            _check_int(name, count, 0, min(MAX_LOGPROBS, vocab_size))
+    ids = params.logprob_token_ids
+    if ids and params.logprobs is None:
+        raise RequestError("logprob_token_ids needs logprobs", param="logprob_token_ids")
+    if len(ids) > MAX_LOGPROB_IDS:
+        raise RequestError(
+            f"logprob_token_ids holds {len(ids)} token ids, at most {MAX_LOGPROB_IDS} are allowed",
+            param="logprob_token_ids",
+        )
+    for token in ids:
+        _check_int("logprob_token_ids", token, 0, vocab_size - 1)
 
 
 def _check_token_sets(params: SamplingParams, vocab_size: int) -> None:
@@ -120,7 +152,8 @@ def _check_token_sets(params: SamplingParams, vocab_size: int) -> None:
 
 def _check_lengths(params: SamplingParams, max_position: int) -> None:
     if params.max_tokens is not None:
-        _check_int("max_tokens", params.max_tokens, 1, max_position)
+        least = 1 if params.prompt_logprobs is None else 0
+        _check_int("max_tokens", params.max_tokens, least, max_position)
     _check_int("min_tokens", params.min_tokens, 0, max_position if params.max_tokens is None else params.max_tokens)
 
 

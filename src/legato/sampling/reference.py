@@ -44,6 +44,9 @@ def sample_row(
         adjusted[biased] += np.float32(value)
     if position + 1 < params.min_position:
         adjusted[list(params.end_token_ids)] = -np.inf
+    for *begun, last in params.bad_words:
+        if begun == list(output)[len(output) - len(begun) :]:
+            adjusted[last] = -np.inf
     if mask is not None:
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(logits), bitorder="little")
         adjusted[allowed == 0] = -np.inf
@@ -56,7 +59,9 @@ def sample_row(
     token = choose(adjusted, params, uniform(params.seed, params.choice, position + 1))
     if params.num_logprobs < 0:
         return SampledToken(token, float("nan"), ())
-    return SampledToken(token, *top_logprobs(logits, token, params.num_logprobs))
+    logprob, best = top_logprobs(logits, token, params.num_logprobs)
+    others = tuple((other, top_logprobs(logits, other, 0)[0]) for other in params.logprob_token_ids)
+    return SampledToken(token, logprob, best + others)
 
 
 def penalize(logits: Floats, params: SlotReset, output: Sequence[int]) -> Floats:

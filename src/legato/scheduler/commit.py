@@ -1,5 +1,7 @@
 """Take a step's result into the sequences, and say what is new."""
 
+from dataclasses import replace
+
 from legato.core.types import FinishReason, StepResult, TokenEvent
 from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry
@@ -20,7 +22,7 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
     """
     events = []
     faulty = any(result.faults)
-    for sequence, run, start, first_row, num_rows, output in entries:
+    for sequence, run, start, first_row, num_rows, output, scored in entries:
         if sequence.run != run or sequence.state is not State.RUNNING:
             continue
         if faulty and any(result.faults[first_row : first_row + num_rows]):
@@ -30,6 +32,7 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
             events.append(end_without_token(ledger, sequence, Event.ERROR, NO_TOKEN))
         else:
             ledger.keep_prefix(sequence, start, start + num_rows)
+            _note_scores(sequence, result, scored)
             if output >= 0:
                 events.append(_commit_token(ledger, sequence, result, output))
     return events
@@ -41,7 +44,17 @@ def end_without_token(ledger: Ledger, sequence: Sequence, event: Event, error: s
     return TokenEvent(sequence.request.request_id, sequence.choice, (), finish=sequence.finish_reason, error=error)
 
 
+def _note_scores(sequence: Sequence, result: StepResult, scored: range) -> None:
+    if sequence.scores is None:
+        return
+    for output in scored:
+        sequence.scores.append(result.logprobs[output], result.top_logprobs[output] if result.top_logprobs else ())
+
+
 def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output: int) -> TokenEvent:
+    scores, sequence.scores = sequence.scores, None
+    if sequence.request.params.max_tokens == 0:  # the prompt was to be scored, and no more
+        return replace(end_without_token(ledger, sequence, Event.LENGTH), prompt_logprobs=scores)
     token = result.tokens[output]
     position = sequence.num_tokens
     sequence.tokens.append(token)
@@ -61,4 +74,5 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         finish=finish,
         stop_token=token if stopped else None,
         num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
+        prompt_logprobs=scores,
     )

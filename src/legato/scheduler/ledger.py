@@ -6,7 +6,7 @@ from legato.cache.block_tables import KvBlocks
 from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
-from legato.core.types import ExecutorInfo
+from legato.core.types import ExecutorInfo, PromptLogprobs
 from legato.scheduler.policies import Policy, make_policy
 from legato.scheduler.state import Event, Sequence, State, transition
 
@@ -79,8 +79,13 @@ class Ledger:
             sequence.tokens.extend(request.prompt)
             if self._prefixes is not None:
                 sequence.prefixes = self._prefixes.chain(request.adapter, request.cache_salt)
-        if self._prefixes is not None and not request.params.skip_reading_prefix_cache:
+        if self._reads_prefixes(sequence):
+            assert self._prefixes is not None
             sequence.num_computed = self._prefixes.take(sequence.tables, sequence.prefixes, sequence.tokens)
+
+    def _reads_prefixes(self, sequence: Sequence) -> bool:
+        skips = sequence.request.params.skip_reading_prefix_cache or sequence.scores_prompt
+        return self._prefixes is not None and not skips
 
     def keep_prefix(self, sequence: Sequence, start: int, end: int) -> None:
         """Positions [start, end) of a running sequence are computed: others may begin with them."""
@@ -96,13 +101,15 @@ class Ledger:
         """Give a sequence from the queue a place, after `take_prefix`. More blocks follow as chunks are computed."""
         self.policy.queue.remove(sequence)
         transition(sequence, Event.ADMIT)
-        if sequence.run == 0 and self._prefixes is not None and not sequence.request.params.skip_reading_prefix_cache:
+        if sequence.run == 0 and self._reads_prefixes(sequence):
             sequence.num_cached = sequence.num_computed
             self.prefix_queries += sequence.num_prompt
             self.prefix_hits += sequence.num_cached
         sequence.slot = self._free_slots.pop()
         sequence.run += 1
         sequence.wants_reset = True
+        count = sequence.request.params.prompt_logprobs
+        sequence.scores = PromptLogprobs.none_yet(count) if count is not None and sequence.scores_prompt else None
         self.running.append(sequence)
         self.moves.append((sequence, Event.ADMIT))
 

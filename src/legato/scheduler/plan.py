@@ -21,7 +21,8 @@ class Entry(NamedTuple):
     start: int  # position of the first row
     first_row: int
     num_rows: int  # padding excluded
-    output: int  # index of its output row, -1 = none
+    output: int  # index of the output row that is sampled, -1 = none
+    scored: range  # indices of the output rows that score the prompt
 
 
 class Share(NamedTuple):
@@ -96,6 +97,36 @@ def _held_places(ledger: Ledger, room: int) -> list[Share]:
     return shares
 
 
+class _Outputs:
+    """The columns of a step's output rows."""
+
+    def __init__(self) -> None:
+        self.rows, self.params, self.targets = array("i"), array("i"), array("i")
+        self.purposes = array("b")
+
+    def add(self, sequence: Sequence, first_row: int, start: int, end: int) -> tuple[range, int]:
+        """Output rows of a sequence whose rows from `first_row` on are at positions [start, end).
+
+        Gives the indices of those that score its prompt, and of the one that is sampled (-1 = none).
+        """
+        begin = len(self.rows)
+        if sequence.scores is not None:
+            for position in range(start, min(end, sequence.num_prompt - 1)):
+                row = first_row + position - start
+                self._append(row, sequence.slot, OutputPurpose.PROMPT_LOGPROBS, sequence.tokens[position + 1])
+        scored = range(begin, len(self.rows))
+        if start == end or end != sequence.num_tokens:
+            return scored, -1
+        self._append(first_row + end - start - 1, sequence.slot, OutputPurpose.SAMPLE, -1)
+        return scored, len(self.rows) - 1
+
+    def _append(self, row: int, slot: int, purpose: OutputPurpose, target: int) -> None:
+        self.rows.append(row)
+        self.params.append(slot)
+        self.purposes.append(purpose)
+        self.targets.append(target)
+
+
 def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[StepPlan, list[Entry]]:
     """The plan that computes `shares`. Their tokens count as computed from here on."""
     tokens, positions = array("i"), array("i")
@@ -103,7 +134,7 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
     row_offsets, seq_slots = array("i", [0]), array("i")
     table_offsets = tuple(array("i", [0]) for _ in blocks.pools)
     table_blocks = tuple(array("i") for _ in blocks.pools)
-    out_rows, out_params = array("i"), array("i")
+    outputs = _Outputs()
     adapters = array("i")
     resets: list[SlotReset] = []
     entries: list[Entry] = []
@@ -120,11 +151,7 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
             table_blocks[group].extend(sequence.tables.groups[group])
             table_offsets[group].append(len(table_blocks[group]))
         sequence.num_computed = end
-        output = -1
-        if num_rows > 0 and end == sequence.num_tokens:
-            output = len(out_rows)
-            out_rows.append(len(tokens) - 1)
-            out_params.append(sequence.slot)
+        scored, output = outputs.add(sequence, first_row, start, end)
         if num_padding > 0:
             tokens.extend(sequence.tokens[end - 1 : end] * num_padding)
             positions.extend([end - 1] * num_padding)
@@ -134,7 +161,7 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
         seq_slots.append(sequence.slot)
         adapters.append(sequence.request.adapter)
         if num_rows > 0:
-            entries.append(Entry(sequence, sequence.run, start, first_row, num_rows, output))
+            entries.append(Entry(sequence, sequence.run, start, first_row, num_rows, output, scored))
     plan = StepPlan(
         step_id=step_id,
         tokens=tokens,
@@ -145,10 +172,11 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
         seq_slots=seq_slots,
         block_tables=tuple(BlockTable(o, b) for o, b in zip(table_offsets, table_blocks, strict=True)),
         adapters=adapters if any(adapter >= 0 for adapter in adapters) else array("i"),
-        out_rows=out_rows,
-        out_purposes=array("b", [OutputPurpose.SAMPLE]) * len(out_rows),
-        out_params=out_params,
+        out_rows=outputs.rows,
+        out_purposes=outputs.purposes,
+        out_params=outputs.params,
         out_masks=array("i"),
+        out_targets=outputs.targets if any(target >= 0 for target in outputs.targets) else array("i"),
         resets=tuple(resets),
     )
     return plan, entries

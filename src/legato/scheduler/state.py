@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from legato.cache.block_tables import BlockTables
 from legato.cache.prefix import Prefix
-from legato.core.types import FinishReason, Request
+from legato.core.types import FinishReason, PromptLogprobs, Request
 
 __all__ = ["Event", "Sequence", "State", "transition"]
 
@@ -69,6 +69,7 @@ class Sequence:
         "prefixes",
         "request",
         "run",
+        "scores",
         "slot",
         "state",
         "tables",
@@ -85,7 +86,9 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.num_prompt = len(request.prompt)
         self.num_tokens = self.num_prompt
-        self.max_tokens = context if params.max_tokens is None else min(context, self.num_prompt + params.max_tokens)
+        # A sequence that gives no token has a place for one: it is sampled as all others, and dropped.
+        wanted = context if params.max_tokens is None else self.num_prompt + max(1, params.max_tokens)
+        self.max_tokens = min(context, wanted)
         self.end_ids = request.end_token_ids.union(params.stop_token_ids)
         self.min_end_position = self.num_prompt + params.min_tokens
         self.tokens = array("i")  # filled when its turn comes: choices that wait share the request's prompt
@@ -96,11 +99,17 @@ class Sequence:
         self.run = 0  # counts admissions: tells a step's result from before a preemption from one after it
         self.wants_reset = False
         self.num_computed = 0
+        self.scores: PromptLogprobs | None = None  # of the prompt, as far as this admission has computed it
         self.num_padding = 0  # rows of prompt padding still to be computed (policy static)
 
     @property
     def output(self) -> "array[int]":
         return self.tokens[self.num_prompt :]
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the log probabilities of the prompt are still to be told: all of it is computed for them."""
+        return self.request.params.prompt_logprobs is not None and self.num_tokens == self.num_prompt
 
 
 def transition(sequence: Sequence, event: Event) -> None:

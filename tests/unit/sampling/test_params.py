@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from legato.core.errors import RequestError
@@ -32,6 +34,9 @@ def check(**fields):
         ("logit_bias", [{100: 1}, {-1: 1}, {"5": 1}, {True: 1}, {5: NAN}, {5: INF}, {5: "1"}, {5: True}]),
         ("logit_bias", [dict.fromkeys(range(1025), 1.0)]),
         ("allowed_token_ids", [(), (100,), (-1,), (1.5,), (True,), tuple([1] * 1025)]),
+        ("bad_words", [("",), (3,), tuple("x" * 129)]),
+        ("prompt_logprobs", [-1, 21, 1.5, True]),
+        ("logprob_token_ids", [(1,)]),  # needs logprobs
         ("ignore_eos", [1, None]),
         ("skip_special_tokens", [0]),
         ("skip_reading_prefix_cache", [1]),
@@ -87,6 +92,9 @@ def test_errors_do_not_repeat_long_values(fields):
         {"logit_bias": {}},
         {"logit_bias": {0: 1e300, 99: -7}},
         {"allowed_token_ids": (0, 99, 99)},
+        {"bad_words": ("a",) * 128},
+        {"prompt_logprobs": 20, "max_tokens": 0},
+        {"logprobs": 0, "logprob_token_ids": tuple(range(100))},
     ],
 )
 def test_the_edges_of_the_ranges_are_accepted(fields):
@@ -98,10 +106,13 @@ def test_greedy_gives_one_choice():
         check(n=2, temperature=0.0)
 
 
-def reset_of(output=(), **fields):
+def request_of(**fields):
     params = SamplingParams(**{"seed": 5, **fields})
-    request = Request("r", (1, 2, 3), params, arrival_s=0.0, end_token_ids=frozenset({9}))
-    return slot_reset(request, choice=1, slot=4, output=output)
+    return Request("r", (1, 2, 3), params, arrival_s=0.0, end_token_ids=frozenset({9}))
+
+
+def reset_of(output=(), **fields):
+    return slot_reset(request_of(**fields), choice=1, slot=4, output=output)
 
 
 def test_reset_names_slot_choice_and_seed():
@@ -143,6 +154,9 @@ def test_history_travels_only_with_the_penalties_that_need_it():
     assert (reset_of([7]).prompt, reset_of([7]).output) == ((), ())
     repetition = reset_of([7], repetition_penalty=1.1)
     assert (repetition.prompt, repetition.output) == ((1, 2, 3), (7,))
+    words = replace(request_of(), bad_words=((5,), (6, 7)))
+    assert slot_reset(words, 0, 0, [7]).output == (7,)
+    assert slot_reset(replace(words, bad_words=((5,),)), 0, 0, [7]).output == (), "a word of one token needs none"
     for name in ("presence_penalty", "frequency_penalty"):
         reset = reset_of([7], **{name: 0.5})
         assert (reset.prompt, reset.output) == ((), (7,))

@@ -25,6 +25,8 @@ SAMPLING = [
     {"min_tokens": 2},
     {"logprobs": 1},
     {"skip_reading_prefix_cache": True},
+    {"prompt_logprobs": 1},
+    {"prompt_logprobs": 0, "max_tokens": 0},
 ]
 
 

@@ -1,0 +1,108 @@
+"""How one model writes what is not plain text: the format of its tool calls, and the marks of its reasoning."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from legato.chat.answer import AnswerReader, call_id
+from legato.chat.calls import CallReader, FoundCalls, ToolFormat
+from legato.chat.free import free_grammar
+from legato.chat.hermes import HERMES
+from legato.chat.json_calls import ForcedCalls
+from legato.chat.llama3_json import LLAMA3_JSON
+from legato.chat.mistral import MISTRAL
+from legato.chat.pythonic import PYTHONIC
+from legato.chat.reasoning import END, REASONING_PARSERS, START, ReasoningMarks, ReasoningSplit
+from legato.core.answers import Reasoning, Tool
+from legato.core.errors import ConfigError, RequestError
+from legato.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["FORMATS", "Dialect", "ToolUse"]
+
+FORMATS = {format.name: format for format in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC)}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a request says. tools: those that may be called. forced: at least one is to be. one: one call at most."""
+
+    tools: Sequence[Tool] = ()
+    forced: bool = False
+    one: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Calls need a grammar."""
+        return bool(self.tools) and (self.forced or self.one or any(tool.strict for tool in self.tools))
+
+
+class Dialect:
+    """Chosen by the flags --tool-call-parser and --reasoning-parser, or found in the chat template."""
+
+    def __init__(self, tokenizer: Tokenizer, tool_parser: str = "auto", reasoning_parser: str = "auto") -> None:
+        """ConfigError for a reasoning parser whose marks are no tokens of the model."""
+        source = tokenizer.assets.chat_template or ""
+        self._control = tokenizer.special_tokens
+        self._format = FORMATS[tool_parser] if tool_parser != "auto" else _detected(source)
+        self.reasoning = _reasoning_marks(tokenizer, source, reasoning_parser)
+
+    @property
+    def format(self) -> ToolFormat:
+        """The format of tool calls. RequestError where it is not known."""
+        if self._format is None:
+            raise RequestError(
+                "tools: this model's chat template writes calls in a form that is not known here; "
+                "start the server with --tool-call-parser",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        return self._format
+
+    def shown_token_ids(self, use: ToolUse) -> frozenset[int]:
+        """Control tokens that a reader has to see in the text."""
+        marks = {START, END} if self.reasoning else set()
+        if use.tools:
+            marks |= {*self.format.openers, *self.format.closers}
+        return frozenset(self._control[mark] for mark in marks if mark in self._control)
+
+    def grammar(self, use: ToolUse) -> str | None:
+        """Lark grammar of the answer behind its reasoning; None where it is free. RequestError."""
+        if not use.held:
+            return None
+        calls = self.format.grammar(use.tools, use.one, self._control)
+        return calls if use.forced else free_grammar(self.format, calls, self._control)
+
+    def reader(self, use: ToolUse, reasoning: Reasoning | None, *, show_reasoning: bool = True) -> AnswerReader:
+        """A reader of one choice. reasoning: as the request has it; None: the answer has none."""
+        split = ReasoningSplit(opened=reasoning.opened) if reasoning else None
+        calls: CallReader | None = None
+        length = 0
+        if use.tools:
+            format = self.format
+            length = format.id_length
+            if use.forced and format.forced_tail is not None:
+                calls = ForcedCalls(format.forced_tail)
+            else:
+                calls = FoundCalls(format, [tool.name for tool in use.tools])
+        return AnswerReader(split, calls, lambda: call_id(length), show_reasoning=show_reasoning)
+
+
+def _detected(template: str) -> ToolFormat | None:
+    """The format whose signs a template has. One that knows no tools is given them as a text, in the first format."""
+    for format in FORMATS.values():
+        if any(sign in template for sign in format.signs):
+            return format
+    return None if re.search(r"\btools\b", template) else HERMES
+
+
+def _reasoning_marks(tokenizer: Tokenizer, template: str, parser: str) -> ReasoningMarks | None:
+    if parser == "none":
+        return None
+    if parser != "auto":
+        return ReasoningMarks(tokenizer, always=parser == REASONING_PARSERS[1])
+    if END not in template:
+        return None
+    try:
+        return ReasoningMarks(tokenizer, always=False)
+    except ConfigError:
+        return None  # the template speaks of reasoning, but this model has no tokens for it

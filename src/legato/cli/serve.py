@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import logging
-import sys
 from typing import TYPE_CHECKING
 
 from legato.cli.flags import Commands, add_command, add_flags, read
@@ -21,7 +19,9 @@ def add_to(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     config = read(ServeConfig, args)
-    _set_up_logging(config.server.log_level)
+    from legato.server.logs import set_up_logging
+
+    set_up_logging(config.server.log_level, config.server.log_format)
     from legato.engine.start import start
     from legato.server.keys import ApiKeys
     from legato.server.lifecycle import bind, serve
@@ -64,18 +64,3 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
             f"  curl {local}/v1/{path} -H 'content-type: application/json'{key} -d '{json.dumps(body)}'",
         ]
     )
-
-
-def _set_up_logging(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
-    )
-    for name in ("asyncio", "uvicorn.error"):  # their notes on starting and stopping repeat ours
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
-    logging.getLogger("uvicorn.access").addFilter(_not_a_probe)
-
-
-def _not_a_probe(record: logging.LogRecord) -> bool:
-    """Access log lines without those of load balancers and Prometheus."""
-    path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
-    return path not in ("/health", "/ready", "/metrics")

@@ -234,6 +234,7 @@ class ServerConfig:
     log_level: str = flag(
         "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
     )
+    log_format: str = flag("text", "log lines: text, or one JSON object each", choices=("text", "json"))
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "drain_timeout", "stall_timeout", "sse_keep_alive_interval")

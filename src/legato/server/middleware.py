@@ -1,4 +1,4 @@
-"""Around every request: its id, the count of open requests, and an error object for what nobody caught."""
+"""Around every request: its id and trace, the count of open requests, and an error object for what nobody caught."""
 
 import logging
 import secrets
@@ -6,6 +6,7 @@ import secrets
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from legato.protocol.errors import describe
+from legato.server.context import CURRENT, RequestContext, parse_traceparent
 from legato.server.http import error_response, json_response
 from legato.server.state import ServerState
 
@@ -31,7 +32,8 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
         request_id = given[:MAX_ID_LENGTH] or b"req-" + secrets.token_hex(12).encode()
         started = False
 
@@ -49,6 +51,8 @@ class Envelope:
             response = error_response(400, "x-request-id must be printable ASCII without spaces", code="invalid_header")
             await response(scope, receive, send_with_id)
             return
+        trace = parse_traceparent(headers.get(b"traceparent", b""))
+        token = CURRENT.set(RequestContext(request_id.decode(), trace))
         self._state.open_requests += 1
         try:
             await self._app(scope, receive, send_with_id)
@@ -60,3 +64,4 @@ class Envelope:
             await json_response(body, status, headers)(scope, receive, send_with_id)
         finally:
             self._state.open_requests -= 1
+            CURRENT.reset(token)

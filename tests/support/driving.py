@@ -25,6 +25,7 @@ class Outcome:
     error: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
     num_cached: int = field(default=0, compare=False)  # how the tokens came about, not what they are
+    num_pinned: int = field(default=0, compare=False)
 
 
 Outcomes = dict[tuple[str, int], Outcome]
@@ -43,8 +44,8 @@ def make_request(
     return Request(request_id, tuple(prompt), sampling, arrival_s, end_token_ids=frozenset(ends))
 
 
-def scheduler_for(executor: Executor, **config: object) -> Scheduler:
-    return Scheduler(executor.info(), SchedulerConfig(**config), clock=lambda: 0.0)  # type: ignore[arg-type]
+def scheduler_for(executor: Executor, *, clock: Callable[[], float] = lambda: 0.0, **config: object) -> Scheduler:
+    return Scheduler(executor.info(), SchedulerConfig(**config), clock)  # type: ignore[arg-type]
 
 
 def record(outcomes: Outcomes, events: Iterable[TokenEvent]) -> None:
@@ -59,6 +60,7 @@ def record(outcomes: Outcomes, events: Iterable[TokenEvent]) -> None:
         if event.prompt_logprobs is not None:
             assert outcome.prompt_logprobs is None, "said once"
             outcome.prompt_logprobs = event.prompt_logprobs
+        outcome.num_pinned += event.num_pinned
         outcome.finish, outcome.stop_token, outcome.error = event.finish, event.stop_token, event.error
 
 

@@ -38,13 +38,22 @@ def check_invariants(scheduler: Scheduler) -> None:
             owners[block] for block in range(pool.num_blocks)
         ], "a block's references are the sequences that own it"
         assert len(owners) == pool.num_used
-        assert all(owners[block] == 0 for block in (*pool._blank, *pool._cached))
-        assert len({*pool._blank, *pool._cached}) == len(pool._blank) + pool.num_cached == pool.num_free
+        cached = [*pool._cached, *pool._cached_pinned]
+        assert all(owners[block] == 0 for block in (*pool._blank, *cached))
+        assert len({*pool._blank, *cached}) == len(pool._blank) + pool.num_cached == pool.num_free
         assert pool.num_free + pool.num_used == pool.num_blocks
         held = {block: prefix for block, prefix in enumerate(pool._held) if prefix is not None}
         assert {prefix: block for block, prefix in held.items()} == pool._holder, "one block per prefix"
         assert held.keys().isdisjoint(pool._blank)
-        assert held.keys() >= pool._cached.keys()
+        assert held.keys() >= {*cached, *pool._pins}
+        assert pool._pins.isdisjoint(pool._cached)
+        assert pool._pins.issuperset(pool._cached_pinned)
+        if ledger._prefixes is not None:
+            pins = ledger._prefixes.pins
+            assert pool.num_pinned <= pins._budgets[group], "pins stay within their budget"
+            ends = [block for by_block in pins._ends[group].values() for block in by_block]
+            assert len(set(ends)) == len(ends)
+            assert pool._pins <= set(ends), "every pin has an end"
 
     stats = scheduler.stats()
     assert (stats.running, stats.waiting) == (len(ledger.running), len(outside))

@@ -65,9 +65,9 @@ class KvBlocks:
             for most, dropped in zip(self._most_blocks, tables.dropped, strict=True)
         ]
 
-    def num_free(self) -> list[int]:
-        """Free blocks per group."""
-        return [pool.num_free for pool in self.pools]
+    def num_free(self, *, pinned: bool = True) -> list[int]:
+        """Free blocks per group, with those that are pinned or without."""
+        return [pool.num_free if pinned else pool.num_free_unpinned for pool in self.pools]
 
     def grow(self, tables: BlockTables, num_positions: int) -> bool:
         """Make `tables` cover positions below `num_positions`. False, and nothing taken, when blocks are short."""

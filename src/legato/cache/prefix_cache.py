@@ -1,10 +1,12 @@
 """Reuse of computed blocks by sequences that begin with the same tokens."""
 
 from array import array
+from collections.abc import Iterable
 
 from legato.cache.block_tables import BlockTables, KvBlocks
+from legato.cache.pins import Pins
 from legato.cache.prefix import Digest, Prefix, PrefixIndex, sha256_digest
-from legato.core.types import NO_BLOCK
+from legato.core.types import NO_BLOCK, Breakpoint
 
 __all__ = ["PrefixCache"]
 
@@ -18,8 +20,9 @@ class PrefixCache:
     rows can see. The last known token is never part of one, since computing it gives the next.
     """
 
-    def __init__(self, blocks: KvBlocks, chunk_align: int, digest: Digest = sha256_digest) -> None:
-        """`chunk_align`: hits end at multiples of it, as chunks do."""
+    def __init__(self, blocks: KvBlocks, chunk_align: int, pins: Pins, digest: Digest = sha256_digest) -> None:
+        """`chunk_align`: hits end at multiples of it, as chunks do. `pins`: over the same blocks."""
+        self.pins = pins
         self._blocks = blocks
         self._chunk_align = chunk_align
         self._index = PrefixIndex(digest)
@@ -48,6 +51,20 @@ class PrefixCache:
             for pool, blocks in zip(self._blocks.pools, tables.groups, strict=True):
                 if blocks[index] != NO_BLOCK:
                     pool.keep(blocks[index], prefix)
+
+    def pin(self, chain: Chain, tokens: "array[int]", breakpoints: Iterable[Breakpoint], start: int, end: int) -> int:
+        """Positions [start, end) are computed or found: pin the prefixes whose last whole block ends among them.
+
+        Returns the length of the longest that is pinned, in tokens; 0 for none.
+        """
+        size, longest = self._blocks.block_size, 0
+        for point in breakpoints:
+            length = point.length // size
+            if start < length * size <= end:
+                self._prefix(chain, tokens, length)
+                if self.pins.pin(chain, length, point.ttl_s):
+                    longest = length * size
+        return longest
 
     def _longest_hit(self, chain: Chain, tokens: "array[int]") -> int:
         """In blocks. A group needs an unbroken run of blocks from the first that is seen to the end of the hit."""

@@ -6,9 +6,10 @@ from typing import Any
 
 from legato.core.errors import RequestError
 
-__all__ = ["normalized"]
+__all__ = ["extended", "normalized"]
 
 _PART_SEPARATOR = "\n"  # between the text parts of one message
+_RARE = "\u241e"  # a visible character that hardly any text holds
 
 
 def normalized(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -20,6 +21,21 @@ def normalized(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if not messages:
         raise RequestError("messages is empty", param="messages")
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def extended(messages: Sequence[Mapping[str, Any]], index: int, part: int | None) -> list[Mapping[str, Any]]:
+    """Messages with one rare character more at the end of one's content, or of one of its text parts.
+
+    The prompts of both have in common what comes before that place, wherever a template puts it.
+    """
+    message = messages[index]
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        at = len(content) - 1 if part is None else part
+        longer: Any = [*content[:at], {**content[at], "text": content[at]["text"] + _RARE}, *content[at + 1 :]]
+    else:
+        longer = (content or "") + _RARE
+    return [*messages[:index], {**message, "content": longer}, *messages[index + 1 :]]
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -192,11 +192,14 @@ class SchedulerConfig:
     enable_prefix_caching: bool = flag(
         True, "reuse what was computed for prompts with the same beginning (policy static never does; default: on)"
     )
+    pin_budget: float = flag(0.25, "share of the KV blocks that cache_control hints may pin; 0: they pin nothing")
     static_padding: bool = flag(False, "policy static: compute padded rows, as a naive server does")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
         _at_least(self, 0, "long_prefill_token_threshold")
+        if not 0 <= self.pin_budget <= 1:
+            raise ConfigError(f"pin_budget must be from 0 to 1, not {self.pin_budget}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

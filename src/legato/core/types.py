@@ -23,6 +23,7 @@ __all__ = [
     "NO_BLOCK",
     "BlockCopy",
     "BlockTable",
+    "Breakpoint",
     "CacheGroup",
     "Executor",
     "ExecutorInfo",
@@ -96,12 +97,21 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A cache hint: keep what is computed of the first `length` prompt tokens for `ttl_s` seconds after its use."""
+
+    length: int
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One accepted request, as the scheduler sees it. `params.max_tokens` and `params.seed` are set.
 
     `prompt` may wait long and be long: array('i') keeps it compact. `end_token_ids` end a sequence with "stop" (empty
     under ignore_eos); `params.stop_token_ids` do so always. Computed prefixes are shared only by requests with the same
     `cache_salt` and adapter. `bad_words` are token sequences that the output may not hold.
+    `breakpoints` ascend by length.
     """
 
     request_id: str
@@ -112,6 +122,7 @@ class Request:
     cache_salt: str = ""
     adapter: int = -1
     bad_words: tuple[tuple[int, ...], ...] = ()
+    breakpoints: tuple[Breakpoint, ...] = ()
 
 
 class OutputPurpose(IntEnum):
@@ -325,3 +336,4 @@ class TokenEvent:
     error: str | None = None
     num_cached: int = 0  # prompt tokens served from the prefix cache, on the event of the first token
     prompt_logprobs: PromptLogprobs | None = None  # where asked for, on the event of the first token
+    num_pinned: int = 0  # prompt tokens newly computed and pinned for the request's breakpoints, on the same event

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from legato.chat.messages import extended
 from legato.chat.template import ChatTemplate
 from legato.core.errors import RequestError
-from legato.core.types import Request, SamplingParams
+from legato.core.types import Breakpoint, Request, SamplingParams
+from legato.protocol.cache_control import Hint
 from legato.sampling.params import validate
 from legato.tokenizer.assets import TextAssets
 from legato.tokenizer.tokenizer import Tokenizer
@@ -52,6 +54,21 @@ class Inputs:
         """Token ids of a talk, rendered by the model's chat template; `kwargs` go to the template."""
         return self._template.prompt(messages, **kwargs)
 
+    def breakpoints(
+        self, prompt: Sequence[int], messages: Sequence[Mapping[str, Any]], hints: Sequence[Hint], **kwargs: Any
+    ) -> tuple[Breakpoint, ...]:
+        """Where in `prompt`, which `chat` made of the same messages and `kwargs`, the hinted prefixes end.
+
+        Each costs another rendering: of the messages with one character more where the hint is. One whose place the
+        template does not render is left out.
+        """
+        points = []
+        for hint in hints:
+            changed = self._template.prompt(extended(messages, hint.message, hint.part), **kwargs)
+            if changed != prompt:
+                points.append(Breakpoint(_common(prompt, changed), hint.ttl_s))
+        return tuple(sorted(points, key=lambda point: point.length))
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt text. It is all that the model sees, so control tokens may be written out in it."""
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens, parse_special=True)
@@ -65,6 +82,7 @@ class Inputs:
         default_max_tokens: int | None = None,
         arrival_s: float | None = None,
         cache_salt: str | None = None,
+        breakpoints: tuple[Breakpoint, ...] = (),
     ) -> Request:
         """A request the scheduler can take, or a RequestError. `param` is the field that the prompt came from.
 
@@ -99,6 +117,7 @@ class Inputs:
             end_token_ids=frozenset() if params.ignore_eos else self._end_token_ids,
             cache_salt=cache_salt or "",
             bad_words=self._bad_words(params.bad_words),
+            breakpoints=breakpoints,
         )
         _check_some_are_allowed(request)
         self._check(request)
@@ -150,6 +169,12 @@ def _check_some_are_allowed(request: Request) -> None:
                 "allowed_token_ids holds nothing but tokens that end the answer, which min_tokens forbids",
                 param="allowed_token_ids",
             )
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two prompts have in common from the beginning."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _check_salt(salt: str | None) -> None:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from legato.core.errors import RequestError
+from legato.protocol.cache_control import Hint, hints_of
 from legato.protocol.messages import check_messages
 from legato.protocol.parse import parse_body
 from legato.protocol.requests import NOTHING, REFUSED, GenerateBody, checked
@@ -31,6 +32,10 @@ class ChatBody(GenerateBody):
     def talk(self) -> list[dict[str, Any]]:
         """The messages, their roles and fields checked."""
         return check_messages(self.messages)
+
+    def hints(self) -> list[Hint]:
+        """Where a prefix to be pinned ends. Call `talk` first, which checks them."""
+        return hints_of(self.messages, self.cache_control)
 
     def _max_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

@@ -4,6 +4,7 @@ from types import MappingProxyType
 from typing import Any
 
 from legato.core.errors import RequestError
+from legato.core.types import Breakpoint
 from legato.protocol.parse import parse_body
 from legato.protocol.requests import NOTHING, REFUSED, GenerateBody, checked
 
@@ -40,6 +41,10 @@ class CompletionBody(GenerateBody):
             param="prompt",
             code="invalid_type",
         )
+
+    def breakpoints(self, length: int) -> tuple[Breakpoint, ...]:
+        """The hint of a prompt of this many tokens: to pin all of it."""
+        return () if self.cache_control is None else (Breakpoint(length, self.cache_control.ttl_s),)
 
     def _logprobs(self) -> int | None:
         return self.logprobs

@@ -3,6 +3,7 @@
 from typing import Any
 
 from legato.core.errors import RequestError
+from legato.protocol.cache_control import check_hint
 
 __all__ = ["check_messages"]
 
@@ -13,7 +14,8 @@ _SENT_BACK = ("refusal", "annotations", "audio", "function_call", "tool_calls", 
 def check_messages(messages: list[Any]) -> list[dict[str, Any]]:
     """Messages with role, content, and name where one is given; `developer` becomes `system`.
 
-    Fields that replies carry may be sent back as long as they are null or empty. RequestError names message and field.
+    Fields that replies carry may be sent back as long as they are null or empty. `cache_control` is checked, and read
+    elsewhere (legato.protocol.cache_control). RequestError names message and field.
     """
     if not messages:
         raise RequestError("messages is empty", param="messages", code="empty_prompt")
@@ -32,14 +34,23 @@ def _check(message: Any, where: str) -> dict[str, Any]:
     if message.get("content") is None:
         raise _error(f"{where}.content", "is required")
     checked = {"role": _ROLES[role], "content": message["content"]}
+    _check_hints(message, where)
     for name, value in message.items():
         if name == "name" and isinstance(value, str):
             checked["name"] = value
         elif name in _SENT_BACK and value:
             raise _error(f"{where}.{name}", "is not supported")
-        elif name not in ("role", "content", *_SENT_BACK) and not (name == "name" and value is None):
+        elif name not in ("role", "content", "cache_control", *_SENT_BACK) and not (name == "name" and value is None):
             raise _error(f"{where}.{name[:64]}", "is unknown or of the wrong type")
     return checked
+
+
+def _check_hints(message: dict[str, Any], where: str) -> None:
+    check_hint(message, where)
+    content = message["content"]
+    for i, part in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(part, dict):
+            check_hint(part, f"{where}.content[{i}]")
 
 
 def _error(where: str, what: str) -> RequestError:

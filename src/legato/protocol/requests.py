@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from legato.core.errors import RequestError
 from legato.core.types import SamplingParams
+from legato.protocol.cache_control import CacheControl
 from legato.protocol.parse import Accepted, Body
 
 __all__ = ["NOTHING", "REFUSED", "GenerateBody", "StreamOptions", "checked"]
@@ -54,6 +55,7 @@ class GenerateBody(Accepted):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     cache_salt: str | None = None
+    cache_control: CacheControl | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 

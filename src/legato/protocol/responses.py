@@ -25,13 +25,24 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    written_tokens: int | None = None  # newly computed and pinned; None where no cache hint was given
 
     def body(self) -> dict[str, Any]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            **self._cache(),
+        }
+
+    def _cache(self) -> dict[str, Any]:
+        """What the prompt read from the cache; after a hint also what it wrote there, under both usual names."""
+        if self.written_tokens is None:
+            return {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
+        return {
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": self.written_tokens},
+            "cache_read_input_tokens": self.cached_tokens,
+            "cache_creation_input_tokens": self.written_tokens,
         }
 
 

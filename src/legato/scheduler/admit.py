@@ -12,7 +12,7 @@ def admit(ledger: Ledger) -> None:
     Blocks are not taken here but as chunks are computed; only those of a computed prefix are. A sequence enters only if
     the blocks that it and all running sequences may yet take to reach their reserve are free now, so no two of them can
     wait for each other's. Strictly in order: the first that does not fit keeps the others waiting, so that it cannot
-    starve.
+    starve. Pinned blocks count as free only while nothing runs: to run one more at once is no reason to end a pin.
     """
     queue, policy, limits, blocks = ledger.policy.queue, ledger.policy, ledger.limits, ledger.blocks
     if not queue or ledger.places_taken == limits.max_places:
@@ -32,7 +32,8 @@ def admit(ledger: Ledger) -> None:
         ledger.take_prefix(first)
         positions = policy.positions_to_reserve(first, blocks.block_size)
         wanted = _sum(reserved, blocks.missing(first.tables, positions))
-        if any(count > free for count, free in zip(wanted, blocks.num_free(), strict=True)):
+        free_blocks = blocks.num_free(pinned=not ledger.running)
+        if any(count > free for count, free in zip(wanted, free_blocks, strict=True)):
             ledger.give_back_blocks(first)
             break
         reserved = wanted

@@ -75,4 +75,5 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         stop_token=token if stopped else None,
         num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
         prompt_logprobs=scores,
+        num_pinned=sequence.num_pinned if position == sequence.num_prompt else 0,
     )

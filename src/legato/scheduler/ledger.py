@@ -1,8 +1,10 @@
 """Who holds which place and which blocks. Everything that planning and committing share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from legato.cache.block_tables import KvBlocks
+from legato.cache.pins import Pins
 from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
@@ -33,7 +35,7 @@ class Ledger:
     order of admission, which is the order of service.
     """
 
-    def __init__(self, info: ExecutorInfo, config: SchedulerConfig) -> None:
+    def __init__(self, info: ExecutorInfo, config: SchedulerConfig, clock: Callable[[], float]) -> None:
         max_rows = min(config.max_num_batched_tokens, info.max_rows)
         # One row for each decoding sequence and one aligned chunk must always fit: nobody starves (max_places below).
         if max_rows < info.chunk_align:
@@ -47,9 +49,9 @@ class Ledger:
         self.policy: Policy = make_policy(config)
         self.blocks = KvBlocks(info.cache_groups, info.block_size, info.num_blocks, chunk, info.chunk_align)
         reusable = self.policy.reuses_prefixes and all(group.kind in _REUSABLE for group in info.cache_groups)
-        self._prefixes = (
-            PrefixCache(self.blocks, info.chunk_align) if config.enable_prefix_caching and reusable else None
-        )
+        self._prefixes: PrefixCache | None = None
+        if config.enable_prefix_caching and reusable:
+            self._prefixes = PrefixCache(self.blocks, info.chunk_align, Pins(self.blocks, config.pin_budget, clock))
         most = self.blocks.max_positions
         self.limits = Limits(
             max_rows=max_rows,
@@ -91,6 +93,19 @@ class Ledger:
         """Positions [start, end) of a running sequence are computed: others may begin with them."""
         if self._prefixes is not None:
             self._prefixes.keep(sequence.tables, sequence.prefixes, sequence.tokens, start, end)
+            self._pin(sequence, start, end)
+
+    def expire_pins(self) -> None:
+        """End the pins whose time is over."""
+        if self._prefixes is not None:
+            self._prefixes.pins.expire()
+
+    def _pin(self, sequence: Sequence, start: int, end: int) -> None:
+        """Honour the cache hints on positions [start, end)."""
+        breakpoints = sequence.request.breakpoints
+        if breakpoints and self._prefixes is not None:
+            pinned = self._prefixes.pin(sequence.prefixes, sequence.tokens, breakpoints, start, end)
+            sequence.num_pinned = max(sequence.num_pinned, pinned - sequence.num_cached)
 
     def give_back_blocks(self, sequence: Sequence) -> None:
         """Take all blocks from a sequence; it keeps its tokens."""
@@ -105,6 +120,7 @@ class Ledger:
             sequence.num_cached = sequence.num_computed
             self.prefix_queries += sequence.num_prompt
             self.prefix_hits += sequence.num_cached
+            self._pin(sequence, 0, sequence.num_computed)
         sequence.slot = self._free_slots.pop()
         sequence.run += 1
         sequence.wants_reset = True

@@ -32,7 +32,7 @@ class Scheduler:
         self, info: ExecutorInfo, config: SchedulerConfig, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` is the one that `Request.arrival_s` was read from."""
-        self._ledger = Ledger(info, config)
+        self._ledger = Ledger(info, config, clock)
         self._vocab_size = info.vocab_size
         self._max_queued = config.max_num_queued_reqs
         self._clock = clock
@@ -114,6 +114,7 @@ class Scheduler:
         self._planned_s = self._clock()
         self._ledger.moves.clear()
         self._events += self._end_asked()
+        self._ledger.expire_pins()
         admit(self._ledger)
         shares = choose_rows(self._ledger)
         if not shares:

@@ -64,6 +64,7 @@ class Sequence:
         "num_cached",
         "num_computed",
         "num_padding",
+        "num_pinned",
         "num_prompt",
         "num_tokens",
         "prefixes",
@@ -94,6 +95,7 @@ class Sequence:
         self.tokens = array("i")  # filled when its turn comes: choices that wait share the request's prompt
         self.prefixes: list[Prefix] = []  # see PrefixCache.chain; kept over a preemption, as the tokens are
         self.num_cached = 0  # prompt tokens that were computed already at the first admission
+        self.num_pinned = 0  # prompt tokens that it computed and that are pinned for its breakpoints
         self.tables = tables
         self.slot = -1
         self.run = 0  # counts admissions: tells a step's result from before a preemption from one after it

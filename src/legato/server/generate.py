@@ -115,6 +115,7 @@ class _Tally:
         self._number = {request.request_id: i for i, request in enumerate(requests)}
         self._tokens = [0] * self.num_choices
         self._cached = [0] * len(requests)
+        self._pinned = [0] * len(requests)
         self._ended = 0
 
     @property
@@ -133,6 +134,7 @@ class _Tally:
         self._tokens[index] = output.num_tokens
         if output.choice == 0:  # the others may find what this one computed, and the prompt counts once
             self._cached[number] = output.num_cached
+            self._pinned[number] = output.num_pinned
         return index
 
     @asynccontextmanager
@@ -154,7 +156,8 @@ class _Tally:
 
     def usage(self) -> Usage:
         prompt = sum(len(request.prompt) for request in self._requests)
-        return Usage(prompt, sum(self._tokens), sum(self._cached))
+        hinted = any(request.breakpoints for request in self._requests)
+        return Usage(prompt, sum(self._tokens), sum(self._cached), sum(self._pinned) if hinted else None)
 
 
 class _Scores:

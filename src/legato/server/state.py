@@ -90,8 +90,16 @@ class ServerState:
         body = parse_chat(data)
         reply = self._reply(body, chat=True)
         params = body.sampling(self.inputs.defaults)
-        prompt = self.inputs.chat(body.talk(), **body.template_arguments())
-        request = self.inputs.request(prompt, params, param="messages", arrival_s=arrival_s, cache_salt=body.cache_salt)
+        talk, arguments = body.talk(), body.template_arguments()
+        prompt = self.inputs.chat(talk, **arguments)
+        request = self.inputs.request(
+            prompt,
+            params,
+            param="messages",
+            arrival_s=arrival_s,
+            cache_salt=body.cache_salt,
+            breakpoints=self.inputs.breakpoints(prompt, talk, body.hints(), **arguments),
+        )
         return Generation(self.client, self.tokenizer, reply, [request], body.stream, body.include_usage)
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:
@@ -110,6 +118,7 @@ class ServerState:
                     default_max_tokens=DEFAULT_COMPLETION_TOKENS,
                     arrival_s=arrival_s,
                     cache_salt=body.cache_salt,
+                    breakpoints=body.breakpoints(len(prompt)),
                 )
             )
         return Generation(self.client, self.tokenizer, reply, requests, body.stream, body.include_usage)

@@ -122,3 +122,36 @@ def test_counts_follow_a_plain_model(num_blocks, operations):
         assert pool.num_free == counts.count(0)
         assert pool.num_cached == len(freed)
         assert pool.num_free + pool.num_used == pool.num_blocks
+
+
+def test_pinned_blocks_are_handed_out_last_and_their_pins_end_with_them():
+    pool, (a, b) = BlockPool(2), prefixes(2)
+    blocks = [pool.allocate() for _ in range(2)]
+    for block, prefix in zip(blocks, (a, b), strict=True):
+        pool.keep(block, prefix)
+    pool.pin(blocks[0])
+    for block in blocks:
+        pool.free(block)
+    assert (pool.num_free, pool.num_free_unpinned, pool.num_pinned, pool.num_cached) == (2, 1, 1, 2)
+    assert [pool.allocate(), pool.allocate()] == [blocks[1], blocks[0]]
+    assert pool.num_pinned == 0
+    assert pool.block_of(a) is None
+
+
+def test_an_unpinned_block_counts_as_just_used():
+    pool, known = BlockPool(3), prefixes(3)
+    blocks = [pool.allocate() for _ in known]
+    for block, prefix in zip(blocks, known, strict=True):
+        pool.keep(block, prefix)
+        pool.pin(block)
+        pool.free(block)
+    for block in (blocks[1], blocks[0]):
+        pool.unpin(block)
+    pool.unpin(blocks[0])
+    assert [pool.allocate() for _ in blocks] == [blocks[1], blocks[0], blocks[2]]
+
+
+def test_only_what_is_known_can_be_pinned():
+    pool = BlockPool(1)
+    with pytest.raises(ValueError, match="holds no known prefix"):
+        pool.pin(pool.allocate())

@@ -35,6 +35,7 @@ OTHER = {
     "log_format": "json",
     "sse_keep_alive_interval": 5.5, "api_key": ("a", "b"), "api_key_file": "keys",
     "enable_prefix_caching": False, "requests_per_second": 0.5, "tokens_per_minute": 7, "concurrent_requests": 8,
+    "pin_budget": 0.75,
 }  # fmt: skip
 
 

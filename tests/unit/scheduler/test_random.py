@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from legato.core.errors import RequestError
-from legato.core.types import FinishReason
+from legato.core.types import Breakpoint, FinishReason
 from support.driving import drive, make_request, record, scheduler_for, step
 from support.invariants import check_invariants
 from support.oracles import assert_drained, assert_same
@@ -59,8 +59,11 @@ class AnythingHappens(RuleBasedStateMachine):
             faulty=sometimes_faulty,
         )
         policy = draw(st.sampled_from(["fcfs", "fcfs", "static"]))
+        self.now = 0.0
         self.scheduler = scheduler_for(
             self.executor,
+            clock=lambda: self.now,
+            pin_budget=draw(st.sampled_from([0.0, 0.3, 1.0])),
             policy=policy,
             static_padding=policy == "static" and draw(st.booleans()),
             max_num_seqs=draw(st.integers(1, 6)),
@@ -81,13 +84,15 @@ class AnythingHappens(RuleBasedStateMachine):
         n=st.integers(1, 3),
         kind=st.sampled_from(SAMPLING),
         salt=st.sampled_from(["", "", "salt"]),
+        hints=st.lists(st.tuples(st.integers(1, 20), st.sampled_from([10.0, 100.0])), max_size=2),
     )
-    def add(self, start, length, max_tokens, n, kind, salt):
+    def add(self, start, length, max_tokens, n, kind, salt, hints):
         """Prompts that begin alike, so that blocks are shared, and end in what no other has."""
         name = f"r{len(self.requests)}"
         prompt = [start * 7 + i for i in range(length - 1)] + [len(self.requests) % VOCAB]
         fields = {"seed": len(self.requests), "max_tokens": max_tokens, "n": n, **kind}
-        request = replace(make_request(name, prompt, ends=[5], **fields), cache_salt=salt)
+        points = tuple(Breakpoint(min(at, length), ttl) for at, ttl in sorted(hints))
+        request = replace(make_request(name, prompt, ends=[5], **fields), cache_salt=salt, breakpoints=points)
         if length >= self.scheduler.context:
             with pytest.raises(RequestError):
                 self.scheduler.add(request)
@@ -110,6 +115,10 @@ class AnythingHappens(RuleBasedStateMachine):
         if key[0] not in self.aborted:
             self.shown_at_finish.setdefault(key, list(self.outcomes[key].tokens))
         self.scheduler.finish(*key)
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 100.0]))
+    def wait(self, seconds):
+        self.now += seconds
 
     @precondition(lambda self: len(self.in_flight) < self.executor.info().plans_in_flight)
     @rule()

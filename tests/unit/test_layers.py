@@ -27,10 +27,11 @@ ALLOWED = {
     "engine": MIDDLE | {"scheduler", "executor", "engine"},
     "server": MIDDLE | {"engine", "server"},
     "bench": MIDDLE | {"scheduler", "executor", "engine", "bench"},
+    "simulate": MIDDLE | {"scheduler", "executor", "bench", "simulate"},
     "gateway": BASE | {"protocol", "gateway"},
-    "cli": MIDDLE | {"scheduler", "executor", "engine", "server", "bench", "gateway", "cli"},
+    "cli": MIDDLE | {"scheduler", "executor", "engine", "server", "bench", "simulate", "gateway", "cli"},
 }
-NUMPY_FREE = {"core", "cache", "scheduler", "server"}
+NUMPY_FREE = {"core", "cache", "scheduler", "server", "simulate"}
 NATIVE = {"build", "executor/native", "bench"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -11,10 +11,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from legato.bench.figures import Figures, summarize
+from legato.bench.figures import Figures, Summary, summarize
 from legato.core.errors import ConfigError
 
-__all__ = ["LABELS", "LATENCY_COLUMNS", "latency_rows", "print_figures", "print_rows", "write", "write_json"]
+__all__ = [
+    "LABELS",
+    "LATENCY_COLUMNS",
+    "latency_rows",
+    "print_figures",
+    "print_rows",
+    "summary_row",
+    "write",
+    "write_json",
+]
 
 LABELS = {
     "ttft": "TTFT",
@@ -79,9 +88,14 @@ def latency_rows(figures: Figures) -> list[list[str]]:
     """In milliseconds; a latency without values has no row."""
     rows = []
     for name, values in figures.latencies.items():
-        if (s := summarize(values)) is not None:
-            rows.append([LABELS[name], *(f"{value:,.2f}" for value in (s.mean, s.p50, s.p90, s.p99))])
+        if (summary := summarize(values)) is not None:
+            rows.append(summary_row(name, summary))
     return rows
+
+
+def summary_row(name: str, summary: Summary) -> list[str]:
+    """Under LATENCY_COLUMNS. `name`: a key of LABELS."""
+    return [LABELS[name], *(f"{value:,.2f}" for value in (summary.mean, summary.p50, summary.p90, summary.p99))]
 
 
 def _counts(figures: Figures) -> list[list[str]]:

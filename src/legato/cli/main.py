@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from legato import __version__
-from legato.cli import bench, build, cache, inspect, pull, run, serve
+from legato.cli import bench, build, cache, inspect, pull, run, serve, simulate
 from legato.cli.flags import normalize
 from legato.core.errors import ConfigError, LegatoError
 
 __all__ = ["main"]
 
-_COMMANDS = (serve, run, build, inspect, pull, cache, bench)
+_COMMANDS = (serve, run, build, inspect, pull, cache, bench, simulate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

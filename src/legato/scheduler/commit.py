@@ -1,5 +1,6 @@
 """Take a step's result into the sequences, and say what is new."""
 
+from array import array
 from dataclasses import replace
 
 from legato.core.types import FinishReason, StepResult, TokenEvent
@@ -7,7 +8,7 @@ from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry
 from legato.scheduler.state import Event, Sequence, State
 
-__all__ = ["commit_result", "end_without_token"]
+__all__ = ["commit_result", "commit_tokens", "end_without_token"]
 
 FAULT = "the computation gave NaN or infinite values"
 NO_TOKEN = "no token could be sampled"
@@ -51,19 +52,23 @@ def _note_scores(sequence: Sequence, result: StepResult, scored: range) -> None:
         sequence.scores.append(result.logprobs[output], result.top_logprobs[output] if result.top_logprobs else ())
 
 
+def commit_tokens(ledger: Ledger, sequence: Sequence, tokens: "array[int]") -> FinishReason | None:
+    """Append new tokens, of which only the last can end the sequence. Its reason if it did."""
+    sequence.tokens.extend(tokens)
+    sequence.num_tokens += len(tokens)
+    stopped = tokens[-1] in sequence.end_ids and sequence.num_tokens > sequence.min_end_position
+    if stopped or sequence.num_tokens == sequence.max_tokens:
+        ledger.end(sequence, Event.STOP if stopped else Event.LENGTH)
+    return sequence.finish_reason
+
+
 def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output: int) -> TokenEvent:
     scores, sequence.scores = sequence.scores, None
     if sequence.request.params.max_tokens == 0:  # the prompt was to be scored, and no more
         return replace(end_without_token(ledger, sequence, Event.LENGTH), prompt_logprobs=scores)
     token = result.tokens[output]
     position = sequence.num_tokens
-    sequence.tokens.append(token)
-    sequence.num_tokens = position + 1
-    stopped = token in sequence.end_ids and position >= sequence.min_end_position
-    finish: FinishReason | None = None
-    if stopped or position + 1 == sequence.max_tokens:
-        ledger.end(sequence, Event.STOP if stopped else Event.LENGTH)
-        finish = sequence.finish_reason
+    finish = commit_tokens(ledger, sequence, result.tokens[output : output + 1])
     wants_logprobs = sequence.request.params.logprobs is not None
     return TokenEvent(
         request_id=sequence.request.request_id,
@@ -72,7 +77,7 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         logprobs=(result.logprobs[output],) if wants_logprobs else (),
         top_logprobs=(result.top_logprobs[output],) if wants_logprobs and result.top_logprobs else (),
         finish=finish,
-        stop_token=token if stopped else None,
+        stop_token=token if finish is FinishReason.STOP else None,
         num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
         prompt_logprobs=scores,
         num_pinned=sequence.num_pinned if position == sequence.num_prompt else 0,

@@ -1,6 +1,7 @@
 """The scheduler: `plan` a step, `commit` its result. All else is in the modules that it calls."""
 
 import time
+from array import array
 from collections.abc import Callable
 
 from legato.core.config import SchedulerConfig
@@ -8,6 +9,7 @@ from legato.core.errors import QueueFullError, RequestError
 from legato.core.types import ExecutorInfo, Request, StepPlan, StepResult, TokenEvent
 from legato.scheduler.admit import admit
 from legato.scheduler.commit import commit_result, end_without_token
+from legato.scheduler.leap import commit_steady, steady_steps
 from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry, choose_rows, write_plan
 from legato.scheduler.state import Event, Sequence
@@ -142,6 +144,21 @@ class Scheduler:
         entries = self._in_flight.pop(plan.step_id)
         events = self._end_asked()
         events += commit_result(self._ledger, entries, result)
+        return events
+
+    def steady_steps(self, plan: StepPlan) -> int:
+        """How many steps, beginning with `plan`, the only one in flight, will be the same but for one token more each.
+
+        As long as nothing is added or asked to end. See `legato.scheduler.leap`.
+        """
+        return steady_steps(self._ledger, self._in_flight[plan.step_id]) if len(self._in_flight) == 1 else 1
+
+    def commit_steady(self, plan: StepPlan, tokens: "list[array[int]]") -> list[TokenEvent]:
+        """Take in that many steps at once, or fewer: for each sequence of the plan its tokens, one per step."""
+        entries = self._in_flight.pop(plan.step_id)
+        events = self._end_asked()
+        events += commit_steady(self._ledger, entries, tokens)
+        self._num_steps += len(tokens[0]) - 1
         return events
 
     def take_events(self) -> list[TokenEvent]:

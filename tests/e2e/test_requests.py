@@ -115,7 +115,7 @@ def test_a20_wrong_types_and_ranges_name_the_field(server: Running, path: str, f
 
 ASIDE = {
     "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "safety_identifier": "s",
-    "prompt_cache_key": "k",
+    "prompt_cache_key": "k", "spaces_between_special_tokens": False,
 }  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_p5_fields_without_effect_are_accepted(server: Running, path: str) -> No
 
 MISSING = {
     COMPLETIONS: {
-        "echo": True, "suffix": "x", "best_of": 2, "bad_words": ["x"], "prompt_logprobs": 1,
+        "echo": True, "suffix": "x", "best_of": 2, "prompt_logprobs": 1,
     },
     CHAT: {
         "tools": [{"type": "function"}], "tool_choice": "auto",

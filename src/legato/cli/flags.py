@@ -151,7 +151,6 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "--pipeline-parallel-size": ("1",),
     "-pp": ("1",),
     "--runner": ("auto", "generate"),
-    "--stream-interval": ("1",),
     "--swap-space": ("0",),
     "--tensor-parallel-size": ("1",),
     "-tp": ("1",),

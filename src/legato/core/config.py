@@ -228,6 +228,7 @@ class ServerConfig:
     drain_timeout: float = flag(30.0, "seconds running requests get after SIGTERM", aliases=("shutdown-timeout",))
     stall_timeout: float = flag(60.0, "seconds one step may last before /health says 503")
     max_body_bytes: int = flag(8 << 20, "largest request body")
+    stream_interval: int = flag(1, "least tokens per chunk of a stream; a request may ask for more")
     sse_keep_alive_interval: float = flag(0.0, "seconds without an event after which a stream gets a comment; 0: none")
     api_key: tuple[str, ...] = flag((), "keys of which clients must send one; none: everybody is let in")
     api_key_file: str | None = flag(None, "file with the SHA-256 of a key, in hex, on each line, and its limits")
@@ -241,7 +242,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "drain_timeout", "stall_timeout", "sse_keep_alive_interval")
-        _at_least(self, 1, "max_body_bytes")
+        _at_least(self, 1, "stream_interval", "max_body_bytes")
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
 

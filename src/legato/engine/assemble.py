@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import legato
 from legato.core.config import EngineConfig
 from legato.core.types import Executor, ExecutorInfo
 from legato.engine.inputs import Inputs
@@ -26,6 +27,7 @@ class Engine:
     executor: Executor
     info: ExecutorInfo
     model_names: tuple[str, ...]
+    fingerprint: str  # names what the answers depend on beside the request: version, model, numbers, instruction set
     memory: str  # the memory table, ready to print; empty where the executor plans none
     hold: Hold | None  # on the engine file
 
@@ -62,4 +64,12 @@ def assemble(
         seed=config.seed,
     )
     loop = EngineLoop(scheduler, executor, tokenizer, metrics, config.scheduler)
-    return Engine(loop, inputs, tokenizer, metrics, executor, info, names, memory, hold)
+    return Engine(loop, inputs, tokenizer, metrics, executor, info, names, _fingerprint(name, info), memory, hold)
+
+
+def _fingerprint(name: str, info: ExecutorInfo) -> str:
+    """The same after every restart: legato-0.1.0/SmolLM2-135M-Instruct/q4_1/kv-bf16/avx512_vnni."""
+    details = info.details
+    numbers = details.get("weights", "").replace(", ", "+")
+    parts = (numbers, f"kv-{details.get('kv_cache_dtype', '')}", details.get("isa", info.name))
+    return "/".join((f"legato-{legato.__version__}", name, *parts))

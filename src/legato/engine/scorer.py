@@ -35,8 +35,8 @@ class Scorer:
         return scored
 
     def _score(self, token: int, logprob: float, top: Sequence[tuple[int, float]], hidden: bool) -> ScoredToken:
-        chosen = TokenLogprob(self._tokenizer.token_bytes(token), not hidden and self._shows(token), logprob)
-        others = tuple(TokenLogprob(self._tokenizer.token_bytes(id), self._shows(id), value) for id, value in top)
+        chosen = TokenLogprob(token, self._tokenizer.token_bytes(token), not hidden and self._shows(token), logprob)
+        others = tuple(TokenLogprob(id, self._tokenizer.token_bytes(id), self._shows(id), value) for id, value in top)
         return ScoredToken(chosen, self._length, others)
 
     def _shows(self, token: int) -> bool:

@@ -13,6 +13,7 @@ FLOOR = -9999.0  # stands for minus infinity, which JSON does not have
 class TokenLogprob:
     """A token and its natural log probability. `data`: its bytes. `shown`: whether they are part of the text."""
 
+    id: int
     data: bytes
     shown: bool
     logprob: float
@@ -30,44 +31,53 @@ class ScoredToken:
     top: tuple[TokenLogprob, ...] = ()
 
 
-def chat_logprobs(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
-    """`choices[].logprobs` of chat: the `bytes` of all tokens, joined, are the UTF-8 of the text."""
-    content = [{**_entry(t.chosen), "top_logprobs": [_entry(other) for other in t.top]} for t in tokens]
+def chat_logprobs(tokens: Sequence[ScoredToken], as_ids: bool) -> dict[str, Any]:
+    """`choices[].logprobs` of chat: the `bytes` of all tokens, joined, are the UTF-8 of the text.
+
+    as_ids: tokens are written as `token_id:7`, here and below.
+    """
+    content = [{**_entry(t.chosen, as_ids), "top_logprobs": [_entry(other, as_ids) for other in t.top]} for t in tokens]
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+def completion_logprobs(tokens: Sequence[ScoredToken], as_ids: bool) -> dict[str, Any]:
     """`choices[].logprobs` of completions: four lists of one length. The chosen token is among its top ones."""
     return {
         "text_offset": [t.offset for t in tokens],
         "token_logprobs": [_finite(t.chosen.logprob) for t in tokens],
-        "tokens": [_exact_text(t.chosen.data) for t in tokens],
-        "top_logprobs": [_by_text((*t.top, t.chosen)) for t in tokens],
+        "tokens": [_exact_text(t.chosen, as_ids) for t in tokens],
+        "top_logprobs": [_by_text((*t.top, t.chosen), as_ids) for t in tokens],
     }
 
 
-def _entry(token: TokenLogprob) -> dict[str, Any]:
+def _entry(token: TokenLogprob, as_ids: bool) -> dict[str, Any]:
     return {
-        "token": token.data.decode(errors="replace"),
+        "token": _id_text(token) if as_ids else token.data.decode(errors="replace"),
         "logprob": _finite(token.logprob),
         "bytes": list(token.data) if token.shown else [],
     }
 
 
-def _by_text(tokens: Sequence[TokenLogprob]) -> dict[str, float]:
+def _by_text(tokens: Sequence[TokenLogprob], as_ids: bool) -> dict[str, float]:
     """The first one wins where two tokens have one text."""
     found: dict[str, float] = {}
     for token in tokens:
-        found.setdefault(_exact_text(token.data), _finite(token.logprob))
+        found.setdefault(_exact_text(token, as_ids), _finite(token.logprob))
     return found
 
 
-def _exact_text(data: bytes) -> str:
+def _exact_text(token: TokenLogprob, as_ids: bool) -> str:
     r"""The text, or `bytes:\xe2\x80` for a part of a character: completions have no other place for bytes."""
+    if as_ids:
+        return _id_text(token)
     try:
-        return data.decode()
+        return token.data.decode()
     except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.data)
+
+
+def _id_text(token: TokenLogprob) -> str:
+    return f"token_id:{token.id}"
 
 
 def _finite(logprob: float) -> float:

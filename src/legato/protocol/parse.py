@@ -30,6 +30,7 @@ class Accepted(Body):
     service_tier: Literal["auto"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    spaces_between_special_tokens: bool | None = None  # there are none but those that tokens themselves hold
 
 
 _B = TypeVar("_B", bound=Body)

@@ -10,9 +10,13 @@ from legato.core.errors import RequestError
 from legato.core.types import SamplingParams
 from legato.protocol.cache_control import CacheControl
 from legato.protocol.parse import Accepted, Body
+from legato.protocol.responses import Style
 
 __all__ = ["NOTHING", "REFUSED", "GenerateBody", "StreamOptions", "checked"]
 
+MAX_REQUEST_ID = 128
+
+_REQUEST_ID = re.compile(rf"[!-~]{{1,{MAX_REQUEST_ID}}}")
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 _G = TypeVar("_G", bound="GenerateBody")
@@ -30,6 +34,7 @@ class StreamOptions(Body):
     """What a stream holds beside the choices."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class GenerateBody(Accepted):
@@ -50,6 +55,8 @@ class GenerateBody(Accepted):
     stop_token_ids: list[int] | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    logprob_token_ids: list[int] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -58,22 +65,33 @@ class GenerateBody(Accepted):
     cache_control: CacheControl | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    stream_interval: int | None = None
+    request_id: str | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
 
-    @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def style(self, stream_interval: int) -> Style:
+        """How the answer is to look. stream_interval: the server's own, which a request may only make longer."""
+        options = self.stream_options or StreamOptions()
+        return Style(
+            stream=self.stream,
+            include_usage=options.include_usage,
+            continuous_usage=options.continuous_usage_stats,
+            interval=max(stream_interval, self.stream_interval or 1),
+            token_ids=self.return_token_ids,
+            tokens_as_ids=self.return_tokens_as_token_ids,
+        )
 
     def sampling(self, defaults: SamplingParams) -> SamplingParams:
         """`defaults` with what this body sets. Ranges are not checked here."""
         given = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
         if self.stop is not None:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if self.stop_token_ids is not None:
-            given["stop_token_ids"] = tuple(self.stop_token_ids)
+        for name in ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids"):
+            if (value := getattr(self, name)) is not None:
+                given[name] = tuple(value)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
-        if self.allowed_token_ids is not None:
-            given["allowed_token_ids"] = tuple(self.allowed_token_ids)
         return replace(defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), **given)
 
     def _max_tokens(self) -> int | None:
@@ -95,6 +113,18 @@ def checked(body: _G) -> _G:
     """The body, or a RequestError where its fields contradict each other."""
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        raise RequestError(
+            "stream_options.continuous_usage_stats needs include_usage: true",
+            param="stream_options.continuous_usage_stats",
+        )
+    if body.stream_interval is not None and body.stream_interval < 1:
+        raise RequestError(f"stream_interval must be at least 1, got {body.stream_interval}", param="stream_interval")
+    if body.request_id is not None and not _REQUEST_ID.fullmatch(body.request_id):
+        raise RequestError(
+            f"request_id must be 1 to {MAX_REQUEST_ID} printable ASCII characters without spaces", param="request_id"
+        )
     return body
 
 
@@ -105,16 +135,11 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "response_format": ({"type": "text"},),
     "priority": (0,),
-    "bad_words": ([],),
-    "spaces_between_special_tokens": (True,),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "stream_interval": (1,),
     **dict.fromkeys(
         (
             *("best_of", "documents", "ec_transfer_params", "kv_transfer_params"),
-            *("length_penalty", "logprob_token_ids", "media_io_kwargs", "mm_processor_kwargs", "prompt_logprobs"),
-            *("repetition_detection", "request_id", "session_id", "structured_outputs", "thinking_token_budget"),
+            *("length_penalty", "media_io_kwargs", "mm_processor_kwargs", "prompt_logprobs"),
+            *("repetition_detection", "session_id", "structured_outputs", "thinking_token_budget"),
             *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),
         ),
         NOTHING,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DONE", "Choice", "Frames", "Reply", "Usage", "dump"]
+__all__ = ["DONE", "Choice", "Frames", "Reply", "Style", "Usage", "dump"]
 
 DONE = b"data: [DONE]\n\n"
 
@@ -47,10 +47,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Style:
+    """What an answer is to hold, and how it is to come.
+
+    interval: least tokens of a choice per chunk, but for its first and last one. tokens_as_ids: log probabilities name
+    tokens by their ids.
+    """
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    interval: int = 1
+    token_ids: bool = False
+    tokens_as_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A finished choice. `stop_reason` is the stop string or stop token id that ended it. `seed` repeats it.
 
-    logprobs: as `legato.protocol.logprobs` shapes them for chat or completion.
+    logprobs: as `legato.protocol.logprobs` shapes them for chat or completion. token_ids, prompt_token_ids: None where
+    not asked for.
     """
 
     index: int
@@ -59,29 +76,42 @@ class Choice:
     stop_reason: str | int | None
     seed: int
     logprobs: dict[str, Any] | None = None
+    token_ids: Sequence[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Identity of one response, and its shape: chat or completion."""
+    """Identity of one response, and its shape: chat or completion. fingerprint: what computed it."""
 
     chat: bool
     id: str
     created: int
     model: str
+    fingerprint: str
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The body of a response that is not streamed."""
-        return dump(
-            {
-                "id": self.id,
-                "object": "chat.completion" if self.chat else "text_completion",
-                "created": self.created,
-                "model": self.model,
-                "choices": [self._choice(choice) for choice in choices],
-                "usage": usage.body(),
-            }
-        )
+        kind = "chat.completion" if self.chat else "text_completion"
+        body = {
+            **self.head(kind),
+            "choices": [self._choice(choice) for choice in choices],
+            "usage": usage.body(),
+        }
+        prompt = choices[0].prompt_token_ids
+        if self.chat and prompt is not None:
+            body["prompt_token_ids"] = list(prompt)
+        return dump(body)
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What comes before the choices, in a response and in each chunk."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         content = (
@@ -89,48 +119,65 @@ class Reply:
             if self.chat
             else {"text": choice.text}
         )
-        return {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
+        body = {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
+        if not self.chat and choice.prompt_token_ids is not None:
+            body["prompt_token_ids"] = list(choice.prompt_token_ids)
+        return body
 
 
 def _end(choice: Choice) -> dict[str, Any]:
-    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason, "seed": choice.seed}
+    end = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason, "seed": choice.seed}
+    return end if choice.token_ids is None else {**end, "token_ids": list(choice.token_ids)}
 
 
 class Frames:
-    """Makes the server-sent events of one stream."""
+    """Makes the server-sent events of one stream. `usage`, where given, is what was used up to and with a chunk."""
 
     def __init__(self, reply: Reply, include_usage: bool) -> None:
-        head = {
-            "id": reply.id,
-            "object": "chat.completion.chunk" if reply.chat else "text_completion",
-            "created": reply.created,
-            "model": reply.model,
-        }
-        self._start = b"data: " + dump(head)[:-1] + b',"choices":['
-        self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        head = reply.head("chat.completion.chunk" if reply.chat else "text_completion")
+        self._start = dump(head)[:-1]
+        self._no_usage = b',"usage":null' if include_usage else b""
         self._text_key = b',"delta":{"content":' if reply.chat else b',"text":'
         self._text_end = b'},"logprobs":' if reply.chat else b',"logprobs":'
         self._chat = reply.chat
 
-    def role(self, index: int) -> bytes:
-        """The first chunk of a chat choice."""
-        choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
-        return self._start + choice + self._close
+    def begin(self, index: int, prompt_token_ids: Sequence[int] | None = None, usage: Usage | None = None) -> bytes:
+        """The first chunk of a choice: the role in chat, and the tokens of the prompt where they were asked for."""
+        delta = {"delta": {"role": "assistant", "content": ""}} if self._chat else {"text": ""}
+        choice: dict[str, Any] = {"index": index, **delta, "logprobs": None, "finish_reason": None}
+        if prompt_token_ids is None:
+            return self._chunk(dump(choice), usage)
+        if not self._chat:
+            return self._chunk(dump({**choice, "prompt_token_ids": list(prompt_token_ids)}), usage)
+        return self._chunk(dump(choice), usage, b',"prompt_token_ids":' + dump(list(prompt_token_ids)))
 
-    def text(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> bytes:
-        """A chunk with more of a choice's text, and with the log probabilities of its tokens."""
+    def text(
+        self,
+        index: int,
+        text: str,
+        logprobs: dict[str, Any] | None = None,
+        token_ids: Sequence[int] | None = None,
+        usage: Usage | None = None,
+    ) -> bytes:
+        """A chunk with more of a choice's text, with the log probabilities of its tokens and with their ids."""
         encoded = json.dumps(text, ensure_ascii=False).encode()
         scores = b"null" if logprobs is None else dump(logprobs)
-        content = (b'{"index":%d' % index, self._text_key, encoded, self._text_end, scores, b',"finish_reason":null}')
-        return b"".join((self._start, *content, self._close))
+        ids = b"" if token_ids is None else b',"token_ids":' + dump(list(token_ids))
+        start = b'{"index":%d' % index
+        content = (start, self._text_key, encoded, self._text_end, scores, b',"finish_reason":null', ids, b"}")
+        return self._chunk(b"".join(content), usage)
 
-    def finish(self, choice: Choice) -> bytes:
+    def finish(self, choice: Choice, usage: Usage | None = None) -> bytes:
         """The last chunk of a choice, with the rest of its text."""
         delta = {"content": choice.text} if choice.text else {}
         content = {"delta": delta} if self._chat else {"text": choice.text}
         body = {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
-        return self._start + dump(body) + self._close
+        return self._chunk(dump(body), usage)
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk without choices, just before `[DONE]`."""
-        return self._start + b'],"usage":' + dump(usage.body()) + b"}\n\n"
+        return self._chunk(b"", usage)
+
+    def _chunk(self, choice: bytes, usage: Usage | None, more: bytes = b"") -> bytes:
+        used = self._no_usage if usage is None else b',"usage":' + dump(usage.body())
+        return b"".join((b"data: ", self._start, b',"choices":[', choice, b"]", used, more, b"}\n\n"))

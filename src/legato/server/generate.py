@@ -12,8 +12,9 @@ from legato.engine.outputs import Output
 from legato.engine.scorer import Scorer
 from legato.protocol.errors import error_frame
 from legato.protocol.logprobs import ScoredToken, chat_logprobs, completion_logprobs
-from legato.protocol.responses import DONE, Choice, Frames, Reply, Usage
+from legato.protocol.responses import DONE, Choice, Frames, Reply, Style, Usage
 from legato.server.limits import Meter
+from legato.server.pace import Pace
 from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EngineError", "Generation"]
@@ -36,8 +37,7 @@ class Generation:
     tokenizer: Tokenizer
     reply: Reply
     requests: Sequence[Request]
-    stream: bool
-    include_usage: bool
+    style: Style
 
     def estimated_tokens(self) -> int:
         """Tokens of the prompts and, about, of the answers."""
@@ -45,55 +45,64 @@ class Generation:
 
     async def whole(self, meter: Meter) -> bytes:
         """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
-        tally = _Tally(self.requests)
-        scores = _Scores(self.requests, self.tokenizer, self.reply.chat)
+        tally = _Tally(self.requests, self.style)
+        scores = _Scores(self.requests, self.tokenizer, self.reply.chat, self.style)
         texts: list[list[str]] = [[] for _ in range(tally.num_choices)]
         scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
+        tokens: list[list[int]] = [[] for _ in range(tally.num_choices)]
         choices = []
         async with self.client.submit(self.requests) as stream, tally.metered(meter):
             async for outputs in stream:
                 for output in outputs:
                     index = tally.count(output)
                     texts[index].append(output.text)
+                    tokens[index] += output.tokens
                     scored[index] += scores.push(index, output)
                     if output.finish is not None:
                         self._raise_if_failed(output)
-                        choices.append(tally.choice(index, "".join(texts[index]), output, scores.body(scored[index])))
+                        logprobs = scores.body(scored[index])
+                        choices.append(tally.choice(index, "".join(texts[index]), tokens[index], output, logprobs))
         choices.sort(key=lambda choice: choice.index)
         return self.reply.whole(choices, tally.usage())
 
     async def frames(self, meter: Meter) -> AsyncGenerator[bytes, None]:
         """Server-sent events, as many at a time as one step gave. A failure before the first one is raised."""
-        tally = _Tally(self.requests)
+        tally = _Tally(self.requests, self.style)
         async with self.client.submit(self.requests) as stream, tally.metered(meter):
-            events = Frames(self.reply, self.include_usage)
+            events = Frames(self.reply, self.style.include_usage)
             async for frames in self._stream(stream, tally, events):
                 yield frames
         if tally.complete:  # the meter is closed by now: who has read the end may send the next request
-            yield (events.usage(tally.usage()) if self.include_usage else b"") + DONE
+            yield (events.usage(tally.usage()) if self.style.include_usage else b"") + DONE
 
     async def _stream(self, stream: OutputStream, tally: "_Tally", frames: Frames) -> AsyncGenerator[bytes, None]:
         """All events of the choices, or an error event and no more."""
-        scores = _Scores(self.requests, self.tokenizer, self.reply.chat)
-        begun = [not self.reply.chat] * tally.num_choices
+        scores = _Scores(self.requests, self.tokenizer, self.reply.chat, self.style)
+        pace = Pace(self.style.interval)
+        begun = [not (self.reply.chat or self.style.token_ids)] * tally.num_choices
         anything_sent = False
         async for outputs in stream:
             out: list[bytes] = []
-            for output in outputs:
+            for part in outputs:
+                output = pace.push(part)
+                if output is None:
+                    continue
                 index = tally.count(output)
                 if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
                     if not anything_sent:
                         self._raise_if_failed(output)
                     yield b"".join(out) + error_frame(output.error or "the request was aborted")
                     return
+                used = tally.usage() if self.style.continuous_usage else None
                 if not begun[index]:
-                    out.append(frames.role(index))
+                    out.append(frames.begin(index, tally.prompt_token_ids(index), used))
                     begun[index] = True
                 logprobs = scores.body(scores.push(index, output))
+                token_ids = output.tokens if self.style.token_ids else None
                 if output.finish is not None:
-                    out.append(frames.finish(tally.choice(index, output.text, output, logprobs)))
-                elif output.text or logprobs is not None:
-                    out.append(frames.text(index, output.text, logprobs))
+                    out.append(frames.finish(tally.choice(index, output.text, output.tokens, output, logprobs), used))
+                elif output.text or logprobs is not None or token_ids:
+                    out.append(frames.text(index, output.text, logprobs, token_ids, used))
             if out:
                 anything_sent = True
                 yield b"".join(out)
@@ -109,8 +118,9 @@ class Generation:
 class _Tally:
     """Counts tokens per choice, and names choices."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], style: Style) -> None:
         self._requests = requests
+        self._token_ids = style.token_ids
         self._n = requests[0].params.n
         self._number = {request.request_id: i for i, request in enumerate(requests)}
         self._tokens = [0] * self.num_choices
@@ -147,12 +157,28 @@ class _Tally:
             meter.used = usage.prompt_tokens + usage.completion_tokens
             meter.close()
 
-    def choice(self, index: int, text: str, output: Output, logprobs: dict[str, Any] | None) -> Choice:
+    def prompt_token_ids(self, index: int) -> Sequence[int] | None:
+        """The prompt of a choice; None where nobody asked."""
+        return self._requests[index // self._n].prompt if self._token_ids else None
+
+    def choice(
+        self, index: int, text: str, tokens: Sequence[int], output: Output, logprobs: dict[str, Any] | None
+    ) -> Choice:
+        """A choice that ends with `output`, from the text and tokens that are to be told now."""
         self._ended += 1
         seed = self._requests[index // self._n].params.seed
         assert output.finish is not None
         assert seed is not None
-        return Choice(index, text, output.finish.value, output.stop, seed, logprobs)
+        return Choice(
+            index,
+            text,
+            output.finish.value,
+            output.stop,
+            seed,
+            logprobs,
+            token_ids=tokens if self._token_ids else None,
+            prompt_token_ids=self.prompt_token_ids(index),
+        )
 
     def usage(self) -> Usage:
         prompt = sum(len(request.prompt) for request in self._requests)
@@ -163,7 +189,8 @@ class _Tally:
 class _Scores:
     """Log probabilities of all choices; none at all where the request did not ask for them."""
 
-    def __init__(self, requests: Sequence[Request], tokenizer: Tokenizer, chat: bool) -> None:
+    def __init__(self, requests: Sequence[Request], tokenizer: Tokenizer, chat: bool, style: Style) -> None:
+        self._as_ids = style.tokens_as_ids
         self._shape = chat_logprobs if chat else completion_logprobs
         asked = requests[0].params.logprobs is not None
         self._scorers = [Scorer(r, tokenizer) for r in requests for _ in range(r.params.n)] if asked else []
@@ -172,4 +199,4 @@ class _Scores:
         return self._scorers[index].push(output) if self._scorers else []
 
     def body(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
-        return self._shape(tokens) if self._scorers else None
+        return self._shape(tokens, self._as_ids) if self._scorers else None

@@ -85,6 +85,8 @@ class HttpServer(uvicorn.Server):
             max_body_bytes=config.max_body_bytes,
             keep_alive_s=config.sse_keep_alive_interval,
             stall_timeout_s=config.stall_timeout,
+            stream_interval=config.stream_interval,
+            fingerprint=engine.fingerprint,
         )
         self._drain_timeout_s = config.drain_timeout
         self._on_ready = on_ready

@@ -40,6 +40,8 @@ class ServerState:
         max_body_bytes: int,
         keep_alive_s: float,
         stall_timeout_s: float,
+        stream_interval: int,
+        fingerprint: str,
     ) -> None:
         self.client = client
         self.metrics = metrics
@@ -52,6 +54,8 @@ class ServerState:
         self.open_requests = 0
         self.inputs = inputs
         self._stall_timeout_s = stall_timeout_s
+        self._stream_interval = stream_interval
+        self._fingerprint = fingerprint
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
 
     def close(self) -> None:
@@ -100,7 +104,7 @@ class ServerState:
             cache_salt=body.cache_salt,
             breakpoints=self.inputs.breakpoints(prompt, talk, body.hints(), **arguments),
         )
-        return Generation(self.client, self.tokenizer, reply, [request], body.stream, body.include_usage)
+        return Generation(self.client, self.tokenizer, reply, [request], body.style(self._stream_interval))
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/completions, ready to run; one request per prompt. RequestError as above. Any thread."""
@@ -121,8 +125,14 @@ class ServerState:
                     breakpoints=body.breakpoints(len(prompt)),
                 )
             )
-        return Generation(self.client, self.tokenizer, reply, requests, body.stream, body.include_usage)
+        return Generation(self.client, self.tokenizer, reply, requests, body.style(self._stream_interval))
 
     def _reply(self, body: GenerateBody, *, chat: bool) -> Reply:
-        name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
-        return Reply(chat=chat, id=name, created=int(time.time()), model=self.model_name(body.model))
+        """`request_id` is a label: two requests that run at once may share one."""
+        return Reply(
+            chat=chat,
+            id=f"{'chatcmpl' if chat else 'cmpl'}-{body.request_id or secrets.token_hex(12)}",
+            created=int(time.time()),
+            model=self.model_name(body.model),
+            fingerprint=self._fingerprint,
+        )

@@ -3,26 +3,23 @@
 random, single, uniform, mixed, agent   drawn; token ids, so that lengths are exact whatever the tokenizer
 custom       JSONL, one {"prompt": text, "output_tokens": N} per line
 sharegpt     JSON array of {"conversations": [{"value": prompt}, {"value": answer}, ...]}
-timed_trace  JSONL, one {"timestamp": ms, "input_length", "output_length", "hash_ids"} per line, as Mooncake publishes
-burstgpt     CSV with the columns Timestamp (seconds), Request tokens, Response tokens
+timed_trace, burstgpt, recorded         traffic as times and lengths: see legato.bench.traces
 """
 
-import csv
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from legato.bench.traces import TRACES, field, lines, read_trace
 from legato.bench.workloads import FIRST_ID, WORKLOADS, standard
 from legato.core.errors import ConfigError
 
 __all__ = ["DATASETS", "READ", "Draw", "Sample", "load", "words"]
 
-READ = ("custom", "sharegpt", "timed_trace", "burstgpt")
+READ = ("custom", "sharegpt", *TRACES)
 DATASETS = ("random", *WORKLOADS, *READ)
-TRACE_BLOCK = 512  # tokens that one hash id of a Mooncake trace stands for
 _CHARS_PER_TOKEN = 4  # of English text, to guess the length of a recorded answer
 
 
@@ -54,7 +51,7 @@ def load(name: str, path: Path | None, draw: Draw) -> list[Sample]:
         if path is None:
             raise ConfigError(f"dataset {name} needs --dataset-path")
         try:
-            samples = _READERS[name](path, draw)
+            samples = _READERS[name](path, draw) if name in _READERS else _trace(name, path, draw)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         except ValueError as error:
@@ -92,33 +89,13 @@ def _random(draw: Draw) -> Iterator[Sample]:
         yield Sample(prefix + _ids(rng, length(draw.input_len), draw.last_id), length(draw.output_len))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    value = json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"line {number}: {error}") from None
-                if not isinstance(value, dict):
-                    raise ValueError(f"line {number}: not a JSON object")
-                yield number, value
-
-
-def _field(value: dict[str, Any], name: str, kind: type | tuple[type, ...], line: int) -> Any:
-    found = value.get(name)
-    if not isinstance(found, kind) or isinstance(found, bool):
-        raise ValueError(f"line {line}: {name} is missing or of a wrong type")
-    return found
-
-
 def _custom(path: Path, draw: Draw) -> list[Sample]:
     return [
         Sample(
-            _field(value, "prompt", str, line),
-            _field({"output_tokens": draw.output_len, **value}, "output_tokens", int, line),
+            field(value, "prompt", str, line),
+            field({"output_tokens": draw.output_len, **value}, "output_tokens", int, line),
         )
-        for line, value in _lines(path)
+        for line, value in lines(path)
     ]
 
 
@@ -143,44 +120,20 @@ def _sharegpt(path: Path, draw: Draw) -> list[Sample]:
     return samples
 
 
-def _timed_trace(path: Path, draw: Draw) -> list[Sample]:
+def _trace(kind: str, path: Path, draw: Draw) -> list[Sample]:
     """Equal hash ids give equal blocks of tokens, so that prefixes are shared as in the trace."""
-    samples = []
-    for line, value in _lines(path):
-        tokens_in = _field(value, "input_length", int, line)
-        blocks = value.get("hash_ids") or [f"{line}.{i}" for i in range(-(-tokens_in // TRACE_BLOCK))]
-        ids = [id for block in blocks for id in _ids(random.Random(f"{draw.seed}/{block}"), TRACE_BLOCK, draw.last_id)]
-        if len(ids) < tokens_in:
-            raise ValueError(f"line {line}: {len(blocks)} hash_ids cannot hold input_length {tokens_in}")
-        at_s = _field(value, "timestamp", (int, float), line) / 1000
-        samples.append(Sample(tuple(ids[:tokens_in]), _field(value, "output_length", int, line), at_s))
-    return _from_zero(samples)
-
-
-def _burstgpt(path: Path, draw: Draw) -> list[Sample]:
     rng = random.Random(draw.seed)
     samples = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for line, row in enumerate(csv.DictReader(file), 2):
-            try:
-                tokens_in, tokens_out = int(row["Request tokens"]), int(row["Response tokens"])
-                at_s = float(row["Timestamp"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"line {line}: {type(error).__name__} {error}") from None
-            if tokens_in > 0 and tokens_out > 0:  # no response: a request that failed when the trace was taken
-                samples.append(Sample(_ids(rng, tokens_in, draw.last_id), tokens_out, at_s))
-    return _from_zero(samples)
-
-
-def _from_zero(samples: list[Sample]) -> list[Sample]:
-    samples.sort(key=lambda sample: sample.at_s or 0.0)
-    first = samples[0].at_s or 0.0 if samples else 0.0
-    return [Sample(s.prompt, s.max_tokens, (s.at_s or 0.0) - first) for s in samples]
+    for row in read_trace(kind, path)[: draw.num_prompts]:
+        ids: list[int] = []
+        for block in row.hash_ids:
+            ids += _ids(random.Random(f"{draw.seed}/{block}"), row.hash_size, draw.last_id)
+        ids += _ids(rng, max(0, row.tokens_in - len(ids)), draw.last_id)
+        samples.append(Sample(tuple(ids[: row.tokens_in]), row.tokens_out, row.at_s))
+    return samples
 
 
 _READERS: dict[str, Callable[[Path, Draw], list[Sample]]] = {
     "custom": _custom,
     "sharegpt": _sharegpt,
-    "timed_trace": _timed_trace,
-    "burstgpt": _burstgpt,
 }

@@ -9,7 +9,7 @@ from legato.core.config import CacheConfig, SchedulerConfig, flags
 from legato.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from legato.simulate.outcome import Outcome
     from legato.simulate.setup import Setup
@@ -38,15 +38,19 @@ def add_to(commands: Commands) -> None:
     group.add_argument("--replicas", type=whole, default=1, metavar="N", help="default: 1")
     group.add_argument("--router", default="round-robin", metavar="NAME", help="round-robin, least-loaded or prefix")
     group = parser.add_argument_group("Traffic")
-    group.add_argument("--traffic", default="poisson", metavar="KIND", help="poisson (default) or gamma")
-    group.add_argument("--num-requests", type=whole, default=1000, metavar="N", help="default: 1000")
-    group.add_argument("--rate", type=float, default=1.0, metavar="X", help="requests per second (default: 1)")
+    group.add_argument(
+        "--traffic", default="poisson", metavar="KIND", help="poisson (default), gamma, burstgpt, mooncake or recorded"
+    )
+    group.add_argument("--traffic-file", type=Path, metavar="FILE", help="of burstgpt, mooncake or recorded traffic")
+    group.add_argument("--speed", type=float, metavar="X", help="how much faster to replay a file (default: 1)")
+    group.add_argument("--num-requests", type=whole, metavar="N", help="default: 1000; of a file: all")
+    group.add_argument("--rate", type=float, metavar="X", help="requests per second (default: 1)")
     group.add_argument("--burstiness", type=float, metavar="X", help="gamma: shape of the gaps; below 1: bursts")
-    group.add_argument("--input-len", type=whole, default=1024, metavar="N", help="mean of prompts (default: 1024)")
-    group.add_argument("--output-len", type=whole, default=256, metavar="N", help="mean of answers (default: 256)")
-    group.add_argument("--spread", type=float, default=0.0, metavar="X", help="sigma of log lengths (default: 0)")
-    group.add_argument("--prefix-len", type=whole, default=0, metavar="N", help="tokens that a group's prompts share")
-    group.add_argument("--prefix-groups", type=whole, default=1, metavar="N", help="groups, the i-th 1/i as large")
+    group.add_argument("--input-len", type=whole, metavar="N", help="mean of prompts (default: 1024)")
+    group.add_argument("--output-len", type=whole, metavar="N", help="mean of answers (default: 256)")
+    group.add_argument("--spread", type=float, metavar="X", help="sigma of log lengths (default: 0)")
+    group.add_argument("--prefix-len", type=whole, metavar="N", help="tokens that a group's prompts share")
+    group.add_argument("--prefix-groups", type=whole, metavar="N", help="groups, the i-th 1/i as large")
     group.add_argument("--seed", type=whole, default=0, metavar="N", help="default: 0")
     group = parser.add_argument_group("Outcome")
     group.add_argument("--slo", nargs="+", default=[], metavar="NAME:MS", help="bounds for goodput: ttft, tpot, e2el")
@@ -95,21 +99,49 @@ def _slo(pairs: list[str]) -> dict[str, float]:
     return slo
 
 
-def _visits(args: argparse.Namespace) -> "Iterator[Visit]":
-    from legato.simulate.traffic import Lengths, drawn
+_FILES = {"burstgpt": "burstgpt", "mooncake": "timed_trace", "recorded": "recorded"}
+_DRAWN = ("rate", "burstiness", "input_len", "output_len", "spread", "prefix_len", "prefix_groups")
 
+
+def _visits(args: argparse.Namespace) -> "Iterable[Visit]":
+    from legato.bench.traces import read_trace
+    from legato.simulate.traffic import replayed
+
+    if args.num_requests is not None and args.num_requests < 1:
+        raise ConfigError(f"num_requests must be at least 1, not {args.num_requests}")
+    if args.traffic in _FILES:
+        for name in _DRAWN:
+            if getattr(args, name) is not None:
+                raise ConfigError(f"{name}: traffic {args.traffic} has its own")
+        if args.traffic_file is None:
+            raise ConfigError(f"traffic {args.traffic} needs --traffic-file")
+        rows = read_trace(_FILES[args.traffic], args.traffic_file)
+        return replayed(rows[: args.num_requests], 1.0 if args.speed is None else args.speed)
     if args.traffic not in ("poisson", "gamma"):
-        raise ConfigError(f"traffic: {args.traffic!r} is not one of poisson, gamma")
+        raise ConfigError(f"traffic: {args.traffic!r} is not one of poisson, gamma, {', '.join(_FILES)}")
+    for name in ("traffic_file", "speed"):
+        if getattr(args, name) is not None:
+            raise ConfigError(f"{name}: goes with traffic from a file, not with {args.traffic}")
     if (args.burstiness is not None) != (args.traffic == "gamma"):
         raise ConfigError("burstiness: goes with traffic gamma, and traffic gamma needs it")
+    return _drawn(args)
+
+
+def _drawn(args: argparse.Namespace) -> "Iterable[Visit]":
+    from legato.simulate.traffic import Lengths, drawn
+
+    def given(name: str, default: Any) -> Any:
+        value = getattr(args, name)
+        return default if value is None else value
+
     lengths = Lengths(
-        prompt=args.input_len,
-        output=args.output_len,
-        spread=args.spread,
-        prefix=args.prefix_len,
-        groups=args.prefix_groups,
+        prompt=given("input_len", 1024),
+        output=given("output_len", 256),
+        spread=given("spread", 0.0),
+        prefix=given("prefix_len", 0),
+        groups=given("prefix_groups", 1),
     )
-    return drawn(args.num_requests, args.rate, args.burstiness or 1.0, lengths, args.seed)
+    return drawn(given("num_requests", 1000), given("rate", 1.0), given("burstiness", 1.0), lengths, args.seed)
 
 
 def _header(args: argparse.Namespace, setup: "Setup") -> dict[str, Any]:

@@ -25,6 +25,8 @@ def steady_steps(ledger: Ledger, entries: list[Entry]) -> int:
     blocks = ledger.blocks
     if ledger.policy.pads or len(entries) != len(ledger.running) or any(w is not None for w in blocks.windows):
         return 1
+    if any(pool.num_pinned for pool in blocks.pools):  # pins end by time, and who waits may enter then
+        return 1
     if not all(entry.num_rows == 1 and entry.output >= 0 and _foreseeable(entry) for entry in entries):
         return 1
     steps = min(entry.sequence.max_tokens - entry.sequence.num_tokens for entry in entries)

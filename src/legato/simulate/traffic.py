@@ -6,13 +6,14 @@ A prompt begins with blocks of tokens that are named by ids: equal ids stand for
 import math
 import random
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from legato.bench.traces import TraceRow
 from legato.core.errors import ConfigError
 from legato.core.types import Request, SamplingParams
 
-__all__ = ["Lengths", "Prompts", "Visit", "drawn", "gaps"]
+__all__ = ["Lengths", "Prompts", "Visit", "drawn", "gaps", "replayed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ def drawn(count: int, rate: float, burstiness: float, lengths: Lengths, seed: in
         count -= 1
         if count == 0:
             return
+
+
+def replayed(rows: Iterable[TraceRow], speed: float = 1.0) -> Iterator[Visit]:
+    """The requests of a trace, `speed` times as fast. They come in order of time."""
+    if not speed > 0:
+        raise ConfigError(f"speed must be above 0, not {speed}")
+    for row in rows:
+        yield Visit(row.at_s / speed, row.tokens_in, row.tokens_out, row.hash_ids, row.hash_size)
 
 
 def _cumulated(groups: int) -> Iterator[float]:

@@ -157,3 +157,19 @@ def test_charts_of_any_size(points: list[tuple[float, float]]) -> None:
     assert "nan" not in svg
     assert len(svg) < 30_000
     assert ("no data" in svg) == (not points)
+
+
+def test_recorded_traffic_can_be_asked_again(tmp_path: Path) -> None:
+    rows = [
+        {"at_s": 9.5, "prompt_tokens": 70, "output_tokens": 4, "hash_ids": [7, 8], "hash_size": 64},
+        {"at_s": 9.0, "prompt_tokens": 64, "output_tokens": 5, "hash_ids": [7], "hash_size": 64},
+        {"at_s": 9.2, "prompt_tokens": 30, "output_tokens": 0},
+        {"at_s": 9.7, "prompt_tokens": 30, "output_tokens": 3},
+    ]
+    file = tmp_path / "recorded.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    first, second, third = load("recorded", file, DRAW)
+    assert [len(sample.prompt) for sample in (first, second, third)] == [64, 70, 30]
+    assert [sample.max_tokens for sample in (first, second, third)] == [5, 4, 3]
+    assert second.prompt[:64] == first.prompt
+    assert third.at_s == pytest.approx(0.7)

@@ -167,7 +167,6 @@ _GRANTED = frozenset(
         "--enable-chunked-prefill",
         "--enable-request-id-headers",
         "--enforce-eager",
-        "--no-enable-log-requests",
         "--no-trust-remote-code",
         "--trust-remote-code",
     }
@@ -193,7 +192,6 @@ _MISSING = frozenset(
         "--max-loras",
         "--max-lora-rank",
         "--no-enable-chunked-prefill",
-        "--otlp-traces-endpoint",
         "--override-generation-config",
         "--reasoning-parser",
         "--root-path",

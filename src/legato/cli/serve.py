@@ -25,8 +25,11 @@ def _run(args: argparse.Namespace) -> int:
     from legato.engine.start import start
     from legato.server.keys import ApiKeys
     from legato.server.lifecycle import bind, serve
+    from legato.server.spans import check_endpoint
 
     keys = ApiKeys.load(config.server)
+    if config.server.otlp_traces_endpoint is not None:
+        check_endpoint(config.server.otlp_traces_endpoint)  # before the model loads
     sock = bind(config.server)
     engine = start(config.engine)
     port = sock.getsockname()[1]

@@ -239,6 +239,12 @@ class ServerConfig:
         "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
     )
     log_format: str = flag("text", "log lines: text, or one JSON object each", choices=("text", "json"))
+    log_requests: bool = flag(
+        False, "a log line for each request that has ended: tokens and times", aliases=("enable-log-requests",)
+    )
+    otlp_traces_endpoint: str | None = flag(
+        None, "URL of an OpenTelemetry collector that takes spans over HTTP, such as http://localhost:4318"
+    )
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "drain_timeout", "stall_timeout", "sse_keep_alive_interval")

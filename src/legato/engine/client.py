@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from legato.core.errors import QueueFullError
 from legato.core.types import Request
 from legato.engine.loop import EngineLoop
 from legato.engine.outputs import Output
+from legato.engine.timeline import Timeline
 from legato.scheduler.stats import SchedulerStats
 
 __all__ = ["EngineClient", "OutputStream"]
@@ -72,20 +74,34 @@ class EngineClient:
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
         self._streams: dict[str, OutputStream] = {}
+        self._origins: dict[str, object] = {}
         self._events: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=loop.run, name="legato-engine", daemon=True)
         self.failed = asyncio.Event()
+        self.on_end: Callable[[object, Timeline], None] | None = None  # called in the engine thread; set before `start`
 
     def start(self) -> None:
         """Start the engine thread. Called in the event loop that will submit requests."""
         self._events = asyncio.get_running_loop()
         self._loop.publish = self._publish
+        if self.on_end is not None:
+            self._loop.metrics.requests.on_end = self._ended
         self._thread.start()
 
-    def submit(self, requests: Sequence[Request]) -> OutputStream:
-        """Queue requests, all or none. QueueFullError when the engine does not take them now."""
+    def submit(self, requests: Sequence[Request], origin: object = None) -> OutputStream:
+        """Queue requests, all or none. QueueFullError when the engine does not take them now.
+
+        origin: what `on_end` is told with the timelines of these requests.
+        """
         stream = OutputStream(self, requests)
-        self._loop.submit(requests)
+        for request in requests if self.on_end else ():  # before the first of them can end
+            self._origins[request.request_id] = origin
+        try:
+            self._loop.submit(requests)
+        except QueueFullError:
+            for request in requests:
+                self._origins.pop(request.request_id, None)
+            raise
         for request in requests:
             self._streams[request.request_id] = stream
         return stream
@@ -121,6 +137,10 @@ class EngineClient:
         self._loop.stop()
         await asyncio.to_thread(self._thread.join, timeout_s)
         return not self._thread.is_alive()
+
+    def _ended(self, timeline: Timeline) -> None:
+        assert self.on_end is not None
+        self.on_end(self._origins.pop(timeline.request.request_id, None), timeline)
 
     def _publish(self, outputs: list[Output]) -> None:
         """In the engine thread: one wake-up of the event loop for all outputs of a step."""

@@ -40,7 +40,7 @@ class EngineLoop:
         self.stats = scheduler.stats()
         self._scheduler = scheduler
         self._executor = executor
-        self._metrics = metrics
+        self.metrics = metrics
         self.max_queued = config.max_num_queued_reqs
         self._max_queued_tokens = config.max_num_queued_tokens
         self._renderer = Renderer(tokenizer, scheduler.finish)
@@ -64,11 +64,11 @@ class EngineLoop:
             ahead = [message for message in self._inbox if isinstance(message, Request)]
             waiting = self.stats.waiting + sum(r.params.n for r in ahead)
             if waiting + sum(r.params.n for r in requests) > self.max_queued:
-                self._metrics.rejected("max_num_queued_reqs")
+                self.metrics.rejected("max_num_queued_reqs")
                 raise QueueFullError(f"{waiting} requests are waiting already; try again later")
             tokens = self.stats.waiting_tokens + _prompt_tokens(ahead)
             if limit_tokens and waiting and tokens + _prompt_tokens(requests) > self._max_queued_tokens:
-                self._metrics.rejected("max_num_queued_tokens")
+                self.metrics.rejected("max_num_queued_tokens")
                 raise QueueFullError(f"{tokens} prompt tokens are waiting already; try again later")
             self._inbox.extend(requests)
             self._wake.notify()
@@ -109,7 +109,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Step while there is work, sleep while there is none, until `stop` or a failure."""
-        while self._metrics.timed("idle", self._wait):
+        while self.metrics.timed("idle", self._wait):
             self._step_began = began = time.monotonic()
             try:
                 self.step()
@@ -119,12 +119,12 @@ class EngineLoop:
                 return
             finally:
                 self._step_began = None
-                self._metrics.stepped(time.monotonic() - began)
+                self.metrics.stepped(time.monotonic() - began)
         self._end("the server is shutting down")
 
     def step(self) -> None:
         """One step over whatever there is to do."""
-        timed = self._metrics.timed
+        timed = self.metrics.timed
         timed("inbox", self._take_inbox)
         plan = timed("plan", self._scheduler.plan)
         if plan is not None:
@@ -133,7 +133,7 @@ class EngineLoop:
         self._events = self._scheduler.take_events()
         if plan is not None:
             result = timed("collect", self._executor.collect, plan.step_id)
-            self._metrics.computed(result.times_ms)
+            self.metrics.computed(result.times_ms)
             self._events += timed("commit", self._scheduler.commit, plan, result)
         elif self._scheduler.has_work and not self._events and not self._inbox:
             raise RuntimeError("requests wait but nothing can be scheduled")
@@ -152,7 +152,7 @@ class EngineLoop:
 
     def _add(self, request: Request) -> None:
         self._renderer.add(request)
-        self._metrics.add(request)
+        self.metrics.add(request)
         try:
             self._scheduler.add(request)
         except LegatoError as error:
@@ -165,7 +165,7 @@ class EngineLoop:
         """Outputs of the events so far, to the client and the metrics."""
         outputs = self._renderer.render(self._events)
         self.stats = self._scheduler.stats()
-        self._metrics.update(self.stats, self._scheduler.moves(), outputs)
+        self.metrics.update(self.stats, self._scheduler.moves(), outputs)
         if outputs:
             self.publish(outputs)
 
@@ -182,9 +182,9 @@ class EngineLoop:
             self._inbox.clear()
         for request in late:
             self._renderer.add(request)
-            self._metrics.add(request)
+            self.metrics.add(request)
         outputs = self._renderer.fail(why)
-        self._metrics.update(self.stats, (), outputs)
+        self.metrics.update(self.stats, (), outputs)
         self.publish(outputs)
 
 

@@ -4,14 +4,16 @@ import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["CURRENT", "RequestContext", "TraceParent", "parse_traceparent"]
+from legato.protocol.responses import Reply
+
+__all__ = ["CURRENT", "Origin", "RequestContext", "TraceParent", "parse_traceparent"]
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """The caller's span, by W3C Trace Context. `trace_id` and `span_id` are lower-case hex, `flags` the last byte."""
+    """The caller's span, by W3C Trace Context: ids in lower-case hex, flags as a number."""
 
     trace_id: str
     span_id: str
@@ -20,10 +22,23 @@ class TraceParent:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """`request_id` is the client's own label, or ours where it has none."""
+    """`request_id` is the client's own label, or ours where it has none.
+
+    `trace_id` is the parent's, or where traces are made a new one.
+    """
 
     request_id: str
-    trace: TraceParent | None
+    parent: TraceParent | None
+    trace_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request of the engine came from: an HTTP request, and what its answer is called."""
+
+    context: RequestContext | None
+    reply: Reply
+    stream: bool
 
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("legato_request", default=None)

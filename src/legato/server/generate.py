@@ -13,6 +13,7 @@ from legato.engine.scorer import Scorer
 from legato.protocol.errors import error_frame
 from legato.protocol.logprobs import ScoredToken, chat_logprobs, completion_logprobs
 from legato.protocol.responses import DONE, Choice, Frames, Reply, Style, Usage
+from legato.server.context import CURRENT, Origin
 from legato.server.limits import Meter
 from legato.server.pace import Pace
 from legato.tokenizer.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ class Generation:
         scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
         tokens: list[list[int]] = [[] for _ in range(tally.num_choices)]
         choices = []
-        async with self.client.submit(self.requests) as stream, tally.metered(meter):
+        async with self._submit() as stream, tally.metered(meter):
             async for outputs in stream:
                 for output in outputs:
                     index = tally.count(output)
@@ -68,7 +69,7 @@ class Generation:
     async def frames(self, meter: Meter) -> AsyncGenerator[bytes, None]:
         """Server-sent events, as many at a time as one step gave. A failure before the first one is raised."""
         tally = _Tally(self.requests, self.style)
-        async with self.client.submit(self.requests) as stream, tally.metered(meter):
+        async with self._submit() as stream, tally.metered(meter):
             events = Frames(self.reply, self.style.include_usage)
             async for frames in self._stream(stream, tally, events):
                 yield frames
@@ -106,6 +107,9 @@ class Generation:
             if out:
                 anything_sent = True
                 yield b"".join(out)
+
+    def _submit(self) -> OutputStream:
+        return self.client.submit(self.requests, Origin(CURRENT.get(), self.reply, self.style.stream))
 
     def _raise_if_failed(self, output: Output) -> None:
         if output.finish in (FinishReason.ERROR, FinishReason.ABORT):

@@ -19,6 +19,7 @@ from legato.server.app import create_app
 from legato.server.connection import Connection
 from legato.server.keys import ApiKeys
 from legato.server.state import ServerState
+from legato.server.telemetry import make_telemetry
 
 __all__ = ["HttpServer", "bind", "serve"]
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 DEAD_ENGINE_S = 5.0  # how long /health says 503 after an engine failure before the process ends, to be restarted
 KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that none is closed under a new request
+LAST_SPANS_S = 2.0  # how long a collector may take for the last spans
 LAST_WORDS_S = 1  # how long answers may take to reach their clients once all requests have ended
 
 
@@ -87,7 +89,11 @@ class HttpServer(uvicorn.Server):
             stall_timeout_s=config.stall_timeout,
             stream_interval=config.stream_interval,
             fingerprint=engine.fingerprint,
+            makes_traces=config.otlp_traces_endpoint is not None,
         )
+        self._telemetry = make_telemetry(config, engine.metrics)
+        if self._telemetry is not None:
+            self.client.on_end = self._telemetry.ended
         self._drain_timeout_s = config.drain_timeout
         self._on_ready = on_ready
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,6 +134,8 @@ class HttpServer(uvicorn.Server):
         self.engine_hangs = not await self.client.stop()
         await super().shutdown(sockets)
         self._state.close()
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.close, LAST_SPANS_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

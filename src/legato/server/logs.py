@@ -6,9 +6,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from legato.server.context import CURRENT
+from legato.engine.timeline import Timeline
+from legato.server.context import CURRENT, Origin
 
-__all__ = ["JsonFormatter", "event_fields", "set_up_logging"]
+__all__ = ["JsonFormatter", "RequestLog", "set_up_logging"]
+
+log = logging.getLogger(__name__)
 
 _PROBES = frozenset({"/health", "/ready", "/metrics"})
 
@@ -27,13 +30,8 @@ def set_up_logging(level: str, format: str) -> None:
     logging.getLogger("uvicorn.access").addFilter(_not_a_probe)
 
 
-def event_fields(**fields: Any) -> dict[str, Any]:
-    """For `extra=`: what a JSON line holds beside the message. Values are what JSON knows."""
-    return {"fields": fields}
-
-
 class JsonFormatter(logging.Formatter):
-    """time (UTC), level, logger, message; the request's ids where there is one; what else the event has.
+    """time (UTC), level, logger, message; the request's ids where there is one; what else the record has as `fields`.
 
     Fields of uvicorn's access log are told apart; the query of a URL is left out, since it may hold secrets.
     """
@@ -47,8 +45,8 @@ class JsonFormatter(logging.Formatter):
         }
         if (context := CURRENT.get()) is not None:
             line["request_id"] = context.request_id
-            if context.trace is not None:
-                line["trace_id"] = context.trace.trace_id
+            if context.trace_id is not None:
+                line["trace_id"] = context.trace_id
         if record.name == "uvicorn.access":
             line.update(_access(record))
         line.update(getattr(record, "fields", {}))
@@ -76,3 +74,48 @@ def _not_a_probe(record: logging.LogRecord) -> bool:
     """Access log lines without those of load balancers and Prometheus."""
     path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
     return path not in _PROBES
+
+
+class RequestLog:
+    """A `Sink` of the telemetry thread: a line for each request that has ended, with tokens and times."""
+
+    def take(self, origin: Origin, timeline: Timeline) -> None:
+        fields = _ended(origin, timeline)
+        tokens = f"{fields['prompt_tokens']} + {fields['output_tokens']} tokens"
+        log.info(
+            "request %s ended: %s, %s in %.3f s",
+            fields.get("request_id", fields["response_id"]),
+            ", ".join(fields["finish_reasons"]),
+            tokens,
+            fields["duration_s"],
+            extra={"fields": fields},
+        )
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing takes long."""
+
+
+def _ended(origin: Origin, timeline: Timeline) -> dict[str, Any]:
+    """Fields of a request's line; what it never came to is left out."""
+    arrival_s, scheduled_s, first_s = timeline.arrival_s, timeline.scheduled_s, timeline.first_token_s
+    context = origin.context
+    fields = {
+        "request_id": context.request_id if context else None,
+        "trace_id": context.trace_id if context else None,
+        "response_id": origin.reply.id,
+        "model": origin.reply.model,
+        "stream": origin.stream,
+        "finish_reasons": [finish.value for finish in timeline.finishes],
+        "prompt_tokens": len(timeline.request.prompt),
+        "cached_tokens": timeline.num_cached,
+        "output_tokens": sum(timeline.num_tokens),
+        "preemptions": timeline.num_preemptions,
+        "queue_s": None if scheduled_s is None else round(scheduled_s - arrival_s, 6),
+        "first_token_s": None if first_s is None else round(first_s - arrival_s, 6),
+        "duration_s": round(timeline.end_s - arrival_s, 6),
+        "error": timeline.error,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

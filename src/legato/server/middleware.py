@@ -51,8 +51,7 @@ class Envelope:
             response = error_response(400, "x-request-id must be printable ASCII without spaces", code="invalid_header")
             await response(scope, receive, send_with_id)
             return
-        trace = parse_traceparent(headers.get(b"traceparent", b""))
-        token = CURRENT.set(RequestContext(request_id.decode(), trace))
+        token = CURRENT.set(self._context(request_id.decode(), headers.get(b"traceparent", b"")))
         self._state.open_requests += 1
         try:
             await self._app(scope, receive, send_with_id)
@@ -65,3 +64,8 @@ class Envelope:
         finally:
             self._state.open_requests -= 1
             CURRENT.reset(token)
+
+    def _context(self, request_id: str, traceparent: bytes) -> RequestContext:
+        parent = parse_traceparent(traceparent)
+        new = secrets.token_hex(16) if self._state.makes_traces else None
+        return RequestContext(request_id, parent, new if parent is None else parent.trace_id)

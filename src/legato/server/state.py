@@ -42,6 +42,7 @@ class ServerState:
         stall_timeout_s: float,
         stream_interval: int,
         fingerprint: str,
+        makes_traces: bool,
     ) -> None:
         self.client = client
         self.metrics = metrics
@@ -53,6 +54,7 @@ class ServerState:
         self.draining = False
         self.open_requests = 0
         self.inputs = inputs
+        self.makes_traces = makes_traces
         self._stall_timeout_s = stall_timeout_s
         self._stream_interval = stream_interval
         self._fingerprint = fingerprint

@@ -32,7 +32,7 @@ OTHER = {
     "long_prefill_token_threshold": 16, "max_num_queued_reqs": 5, "max_num_queued_tokens": 6,
     "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
-    "log_format": "json",
+    "log_format": "json", "log_requests": True, "otlp_traces_endpoint": "http://here:4318",
     "sse_keep_alive_interval": 5.5, "stream_interval": 4, "api_key": ("a", "b"), "api_key_file": "keys",
     "enable_prefix_caching": False, "requests_per_second": 0.5, "tokens_per_minute": 7, "concurrent_requests": 8,
     "pin_budget": 0.75,

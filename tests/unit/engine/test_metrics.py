@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from legato.engine.timeline import Timeline
 from support.byte_level import ASSETS, EOS, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor, hashed
 
-ROOT = Path(__file__).resolve().parents[3]
 LABELS = {"model_name": "scripted", "engine": "0"}
 _E2E = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680]
 _ITL = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80]
@@ -324,28 +322,3 @@ def test_memory_is_told_by_pool_and_kind() -> None:
     available = memory("memory_available")
     assert available is not None
     assert available > 0
-
-
-def doc_rows(it: Engine) -> list[str]:
-    """A row of the documentation for each metric that is not the client library's."""
-    rows = []
-    for name, family in families(it).items():
-        if name.startswith(("vllm:", "legato:")) and not name.endswith("_created"):
-            labels = sorted({key for sample in family.samples for key in sample.labels} - {"le"})
-            if set(LABELS) <= set(labels):
-                shown = ", ".join(f"`{label}`" for label in labels if label not in LABELS)
-            else:
-                shown = "only " + ", ".join(f"`{label}`" for label in labels) if labels else "none"
-            total = "_total" if family.type == "counter" else ""
-            rows.append(f"| `{name}{total}` | {family.type} | {shown} | {family.documentation} |")
-    return rows
-
-
-def test_the_documentation_lists_all_metrics() -> None:
-    """When this fails, put the rows that it prints into docs/observability.md."""
-    it = engine(ScriptedExecutor(vocab_size=VOCAB, memory={"kv": 1}))
-    it.metrics.computed({"forward": 1.0})
-    text = (ROOT / "docs" / "observability.md").read_text()
-    table = text.split("### All metrics")[1].split("\n###")[0]
-    rows = [line for line in table.splitlines() if line.startswith("| `")]
-    assert rows == doc_rows(it), "\n".join(["", *doc_rows(it)])

@@ -1,0 +1,96 @@
+"""What is told of requests after they have ended: spans, log lines. In a thread of its own, so that no step waits."""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from legato.core.config import ServerConfig
+from legato.engine.instruments import Counter
+from legato.engine.metrics import Metrics
+from legato.engine.timeline import Timeline
+from legato.server.context import Origin
+from legato.server.logs import RequestLog
+from legato.server.spans import Spans
+
+__all__ = ["Sink", "Telemetry", "make_telemetry"]
+
+MAX_WAITING = 4096  # ended requests; more are dropped and counted
+BATCH = 256  # requests after which a sink is flushed,
+BATCH_S = 1.0  # and the time that one waits for others
+
+
+class Sink(Protocol):
+    """Takes what has ended. Called by one thread; an exception is a defect."""
+
+    def take(self, origin: Origin, timeline: Timeline) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None:
+        """From another thread: give up what takes long."""
+        ...
+
+
+def make_telemetry(config: ServerConfig, metrics: Metrics) -> "Telemetry | None":
+    """What the configuration asks for; None where that is nothing. ConfigError as `check_endpoint` raises it."""
+    if config.otlp_traces_endpoint is None and not config.log_requests:
+        return None
+    outcomes = metrics.instruments().counter(
+        "legato:telemetry_requests",
+        "Ended requests by what became of their spans; dropped: too many waited, no log line either.",
+        ("outcome",),
+        [("exported",), ("failed",), ("dropped",)],
+    )
+    sinks: list[Sink] = [RequestLog()] if config.log_requests else []
+    if config.otlp_traces_endpoint is not None:
+        sinks.append(Spans(config.otlp_traces_endpoint, config, outcomes))
+    return Telemetry(sinks, outcomes)
+
+
+class Telemetry:
+    """A bounded queue from the engine thread to the sinks. `ended` never blocks."""
+
+    def __init__(self, sinks: Sequence[Sink], outcomes: Counter) -> None:
+        """outcomes: counted by label; "dropped" here, what else in the sinks."""
+        self._sinks = sinks
+        self._outcomes = outcomes
+        self._queue: queue.SimpleQueue[tuple[Origin, Timeline] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="legato-telemetry", daemon=True)
+        self._thread.start()
+
+    def ended(self, origin: object, timeline: Timeline) -> None:
+        """A request has ended. In the engine thread."""
+        if not isinstance(origin, Origin):
+            return
+        if self._queue.qsize() >= MAX_WAITING:
+            self._outcomes.add(1, "dropped")
+        else:
+            self._queue.put((origin, timeline))
+
+    def close(self, timeout_s: float) -> None:
+        """Flush what waits, for at most so long, and end the thread."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            for sink in self._sinks:
+                sink.close()
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            flush_at = time.monotonic() + BATCH_S
+            count = 0
+            while item is not None:
+                for sink in self._sinks:
+                    sink.take(*item)
+                count += 1
+                if count == BATCH:
+                    break
+                try:
+                    item = self._queue.get(timeout=max(0.0, flush_at - time.monotonic()))
+                except queue.Empty:
+                    break
+            for sink in self._sinks:
+                sink.flush()
+            if item is None:
+                return

@@ -127,7 +127,7 @@ def test_p5_fields_without_effect_are_accepted(server: Running, path: str) -> No
 
 MISSING = {
     COMPLETIONS: {
-        "echo": True, "suffix": "x", "best_of": 2, "prompt_logprobs": 1,
+        "suffix": "x", "best_of": 2,
     },
     CHAT: {
         "tools": [{"type": "function"}], "tool_choice": "auto",

@@ -5,7 +5,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from legato.chat.messages import extended
 from legato.chat.template import ChatTemplate
@@ -16,11 +16,18 @@ from legato.sampling.params import validate
 from legato.tokenizer.assets import TextAssets
 from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Inputs"]
+__all__ = ["Echo", "Inputs"]
 
 MAX_SALT = 128  # characters
 MAX_BAD_WORD_TOKENS = 64
 _SEED_BITS = 53  # drawn seeds survive JSON numbers in every language
+
+
+class Echo(NamedTuple):
+    """A prompt as an answer repeats it. unseen: how many tokens at its beginning are not part of the text."""
+
+    text: str
+    unseen: int
 
 
 class Inputs:
@@ -72,6 +79,11 @@ class Inputs:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt text. It is all that the model sees, so control tokens may be written out in it."""
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens, parse_special=True)
+
+    def echo(self, prompt: Sequence[int], *, whole: bool) -> Echo:
+        """The text of a prompt. whole: also of the tokens at its beginning that `encode` puts there."""
+        unseen = 0 if whole else self._tokenizer.num_begin_tokens(prompt)
+        return Echo(self._tokenizer.decode(prompt[unseen:], skip_special_tokens=False), unseen)
 
     def request(
         self,

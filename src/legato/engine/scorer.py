@@ -2,24 +2,42 @@
 
 from collections.abc import Sequence
 
-from legato.core.types import Request
+from legato.core.types import PromptLogprobs, Request
 from legato.engine.outputs import Output
 from legato.protocol.logprobs import ScoredToken, TokenLogprob
 from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Scorer"]
+__all__ = ["Scorer", "score_prompt"]
+
+
+def score_prompt(prompt: Sequence[int], scores: PromptLogprobs, unseen: int, tokenizer: Tokenizer) -> list[ScoredToken]:
+    """The tokens of a prompt; the first has no log probability. unseen: how many of its first ones are not its text."""
+    decoder = tokenizer.decoder(skip_special_tokens=False)
+    length = 0
+    scored = []
+
+    def named(token: int, logprob: float | None, shown: bool = True) -> TokenLogprob:
+        return TokenLogprob(token, tokenizer.token_bytes(token), shown, logprob)
+
+    for i, token in enumerate(prompt):
+        chosen = named(token, scores.logprobs[i - 1] if i else None, i >= unseen)
+        others = tuple(named(other, value) for other, value in scores.top(i - 1)) if i else ()
+        scored.append(ScoredToken(chosen, length, others))
+        if i >= unseen:
+            length += len(decoder.push((token,)))
+    return scored
 
 
 class Scorer:
-    """Follows one choice of a request that asked for log probabilities."""
+    """Follows one choice of a request that asked for log probabilities. begin: characters of text before it."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer, begin: int = 0) -> None:
         params = request.params
         self._tokenizer = tokenizer
         self._skips_special = params.skip_special_tokens
         self._stops = () if params.include_stop_str_in_output else request.end_token_ids.union(params.stop_token_ids)
         self._decoder = tokenizer.decoder(params.skip_special_tokens, continuation=True)
-        self._length = 0
+        self._length = begin
 
     def push(self, output: Output) -> list[ScoredToken]:
         """The tokens of the next output. An end token that is not part of the text is one of them."""

@@ -78,6 +78,7 @@ _REFUSED = MappingProxyType(
         "verbosity": NOTHING,
         "web_search_options": NOTHING,
         "chat_template": NOTHING,
+        "echo": (False,),
         "continue_final_message": (False,),
         "add_special_tokens": (False,),
     }

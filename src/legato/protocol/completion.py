@@ -21,6 +21,7 @@ class CompletionBody(GenerateBody):
     prompt: Any
     add_special_tokens: bool = True
     logprobs: int | None = None
+    echo: bool = False
 
     def prompts(self) -> list[Prompt]:
         """The prompts, one or many, each a text or token ids. Empty ones are left to the tokenizer to judge."""
@@ -48,6 +49,12 @@ class CompletionBody(GenerateBody):
 
     def _logprobs(self) -> int | None:
         return self.logprobs
+
+    def _prompt_logprobs(self) -> int | None:
+        """An echo repeats the prompt with log probabilities if there are any; without an answer it needs a score."""
+        if not self.echo or (self.logprobs is None and self.max_tokens != 0):
+            return self.prompt_logprobs
+        return max(self.logprobs or 0, self.prompt_logprobs or 0)
 
 
 def _is_ids(value: list[Any]) -> bool:

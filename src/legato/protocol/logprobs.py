@@ -4,24 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ScoredToken", "TokenLogprob", "chat_logprobs", "completion_logprobs"]
+__all__ = ["ScoredToken", "TokenLogprob", "chat_logprobs", "completion_logprobs", "prompt_logprobs"]
 
 FLOOR = -9999.0  # stands for minus infinity, which JSON does not have
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token and its natural log probability. `data`: its bytes. `shown`: whether they are part of the text."""
+    """A token and its natural log probability. `data`: its bytes. `shown`: whether they are part of the text.
+
+    logprob: None for the first token of a prompt, which follows nothing.
+    """
 
     id: int
     data: bytes
     shown: bool
-    logprob: float
+    logprob: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """A token of an answer, and the most probable ones in its place, best first.
+    """A token of an answer or a prompt, and the most probable ones in its place, best first.
 
     `offset`: characters of text that were complete before it.
     """
@@ -46,7 +49,30 @@ def completion_logprobs(tokens: Sequence[ScoredToken], as_ids: bool) -> dict[str
         "text_offset": [t.offset for t in tokens],
         "token_logprobs": [_finite(t.chosen.logprob) for t in tokens],
         "tokens": [_exact_text(t.chosen, as_ids) for t in tokens],
-        "top_logprobs": [_by_text((*t.top, t.chosen), as_ids) for t in tokens],
+        "top_logprobs": [None if t.chosen.logprob is None else _by_text((*t.top, t.chosen), as_ids) for t in tokens],
+    }
+
+
+def prompt_logprobs(tokens: Sequence[ScoredToken], count: int) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: for each token a map from id, of itself and the `count` best; null for the first.
+
+    `rank` counts from 1, and is null for a token beyond the best.
+    """
+    found: list[dict[str, Any] | None] = []
+    for token in tokens:
+        if token.chosen.logprob is None:
+            found.append(None)
+            continue
+        ranked = {str(other.id): _ranked(other, rank) for rank, other in enumerate(token.top[:count], 1)}
+        found.append({str(token.chosen.id): _ranked(token.chosen, None), **ranked})
+    return found
+
+
+def _ranked(token: TokenLogprob, rank: int | None) -> dict[str, Any]:
+    return {
+        "logprob": _finite(token.logprob),
+        "rank": rank,
+        "decoded_token": token.data.decode(errors="replace"),
     }
 
 
@@ -58,9 +84,9 @@ def _entry(token: TokenLogprob, as_ids: bool) -> dict[str, Any]:
     }
 
 
-def _by_text(tokens: Sequence[TokenLogprob], as_ids: bool) -> dict[str, float]:
+def _by_text(tokens: Sequence[TokenLogprob], as_ids: bool) -> dict[str, float | None]:
     """The first one wins where two tokens have one text."""
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
     for token in tokens:
         found.setdefault(_exact_text(token, as_ids), _finite(token.logprob))
     return found
@@ -80,5 +106,5 @@ def _id_text(token: TokenLogprob) -> str:
     return f"token_id:{token.id}"
 
 
-def _finite(logprob: float) -> float:
-    return max(logprob, FLOOR)
+def _finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, FLOOR)

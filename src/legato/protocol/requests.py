@@ -57,6 +57,7 @@ class GenerateBody(Accepted):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     logprob_token_ids: list[int] | None = None
+    prompt_logprobs: int | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -80,6 +81,7 @@ class GenerateBody(Accepted):
             interval=max(stream_interval, self.stream_interval or 1),
             token_ids=self.return_token_ids,
             tokens_as_ids=self.return_tokens_as_token_ids,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     def sampling(self, defaults: SamplingParams) -> SamplingParams:
@@ -92,10 +94,20 @@ class GenerateBody(Accepted):
                 given[name] = tuple(value)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
-        return replace(defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), **given)
+        return replace(
+            defaults,
+            max_tokens=self._max_tokens(),
+            logprobs=self._logprobs(),
+            prompt_logprobs=self._prompt_logprobs(),
+            **given,
+        )
 
     def _max_tokens(self) -> int | None:
         return self.max_tokens
+
+    def _prompt_logprobs(self) -> int | None:
+        """Alternatives to compute for each token of the prompt; None: no log probabilities of it at all."""
+        return self.prompt_logprobs
 
     @abstractmethod
     def _logprobs(self) -> int | None:
@@ -119,6 +131,8 @@ def checked(body: _G) -> _G:
             "stream_options.continuous_usage_stats needs include_usage: true",
             param="stream_options.continuous_usage_stats",
         )
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs is not supported with stream: true", param="prompt_logprobs")
     if body.stream_interval is not None and body.stream_interval < 1:
         raise RequestError(f"stream_interval must be at least 1, got {body.stream_interval}", param="stream_interval")
     if body.request_id is not None and not _REQUEST_ID.fullmatch(body.request_id):
@@ -131,14 +145,13 @@ def checked(body: _G) -> _G:
 # Names that OpenAI's or vLLM's API has and this server does not, with the values that ask for nothing.
 NOTHING: tuple[object, ...] = ()
 REFUSED: Mapping[str, tuple[object, ...]] = {
-    "echo": (False,),
     "use_beam_search": (False,),
     "response_format": ({"type": "text"},),
     "priority": (0,),
     **dict.fromkeys(
         (
             *("best_of", "documents", "ec_transfer_params", "kv_transfer_params"),
-            *("length_penalty", "media_io_kwargs", "mm_processor_kwargs", "prompt_logprobs"),
+            *("length_penalty", "media_io_kwargs", "mm_processor_kwargs"),
             *("repetition_detection", "session_id", "structured_outputs", "thinking_token_budget"),
             *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),
         ),

@@ -51,7 +51,7 @@ class Style:
     """What an answer is to hold, and how it is to come.
 
     interval: least tokens of a choice per chunk, but for its first and last one. tokens_as_ids: log probabilities name
-    tokens by their ids.
+    tokens by their ids. prompt_logprobs: alternatives to tell of each token of the prompt; None: nothing of it.
     """
 
     stream: bool = False
@@ -60,14 +60,15 @@ class Style:
     interval: int = 1
     token_ids: bool = False
     tokens_as_ids: bool = False
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A finished choice. `stop_reason` is the stop string or stop token id that ended it. `seed` repeats it.
 
-    logprobs: as `legato.protocol.logprobs` shapes them for chat or completion. token_ids, prompt_token_ids: None where
-    not asked for.
+    logprobs: as `legato.protocol.logprobs` shapes them for chat or completion. The others are None where
+    nobody asked for them.
     """
 
     index: int
@@ -78,6 +79,7 @@ class Choice:
     logprobs: dict[str, Any] | None = None
     token_ids: Sequence[int] | None = None
     prompt_token_ids: Sequence[int] | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,7 @@ class Reply:
             "choices": [self._choice(choice) for choice in choices],
             "usage": usage.body(),
         }
-        prompt = choices[0].prompt_token_ids
-        if self.chat and prompt is not None:
-            body["prompt_token_ids"] = list(prompt)
-        return dump(body)
+        return dump({**body, **_of_prompt(choices[0])} if self.chat else body)
 
     def head(self, kind: str) -> dict[str, Any]:
         """What comes before the choices, in a response and in each chunk."""
@@ -120,9 +119,16 @@ class Reply:
             else {"text": choice.text}
         )
         body = {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
-        if not self.chat and choice.prompt_token_ids is not None:
-            body["prompt_token_ids"] = list(choice.prompt_token_ids)
-        return body
+        return body if self.chat else {**body, **_of_prompt(choice)}
+
+
+def _of_prompt(choice: Choice) -> dict[str, Any]:
+    """What is told of the prompt: in each choice of a completion, beside the choices of a chat."""
+    ids, scores = choice.prompt_token_ids, choice.prompt_logprobs
+    return {
+        **({} if ids is None else {"prompt_token_ids": list(ids)}),
+        **({} if scores is None else {"prompt_logprobs": scores}),
+    }
 
 
 def _end(choice: Choice) -> dict[str, Any]:

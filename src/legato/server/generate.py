@@ -2,20 +2,21 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from legato.core.errors import LegatoError, QueueFullError
 from legato.core.types import FinishReason, Request
 from legato.engine.client import EngineClient, OutputStream
+from legato.engine.inputs import Echo
 from legato.engine.outputs import Output
-from legato.engine.scorer import Scorer
 from legato.protocol.errors import error_frame
-from legato.protocol.logprobs import ScoredToken, chat_logprobs, completion_logprobs
+from legato.protocol.logprobs import ScoredToken
 from legato.protocol.responses import DONE, Choice, Frames, Reply, Style, Usage
 from legato.server.context import CURRENT, Origin
 from legato.server.limits import Meter
 from legato.server.pace import Pace
+from legato.server.scores import Scores
 from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EngineError", "Generation"]
@@ -39,6 +40,7 @@ class Generation:
     reply: Reply
     requests: Sequence[Request]
     style: Style
+    echoes: Sequence[Echo] | None = None  # per prompt: what its answers begin with
 
     def estimated_tokens(self) -> int:
         """Tokens of the prompts and, about, of the answers."""
@@ -47,10 +49,11 @@ class Generation:
     async def whole(self, meter: Meter) -> bytes:
         """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
         tally = _Tally(self.requests, self.style)
-        scores = _Scores(self.requests, self.tokenizer, self.reply.chat, self.style)
-        texts: list[list[str]] = [[] for _ in range(tally.num_choices)]
+        scores = self._scores()
+        texts = [[scores.echo(index)] for index in range(tally.num_choices)]
         scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
         tokens: list[list[int]] = [[] for _ in range(tally.num_choices)]
+        of_prompt: list[list[dict[str, Any] | None] | None] = [None] * tally.num_choices
         choices = []
         async with self._submit() as stream, tally.metered(meter):
             async for outputs in stream:
@@ -59,10 +62,12 @@ class Generation:
                     texts[index].append(output.text)
                     tokens[index] += output.tokens
                     scored[index] += scores.push(index, output)
+                    of_prompt[index] = of_prompt[index] or scores.prompt_body(index, output.prompt_logprobs)
                     if output.finish is not None:
                         self._raise_if_failed(output)
                         logprobs = scores.body(scored[index])
-                        choices.append(tally.choice(index, "".join(texts[index]), tokens[index], output, logprobs))
+                        choice = tally.choice(index, "".join(texts[index]), tokens[index], output, logprobs)
+                        choices.append(replace(choice, prompt_logprobs=of_prompt[index]))
         choices.sort(key=lambda choice: choice.index)
         return self.reply.whole(choices, tally.usage())
 
@@ -78,17 +83,17 @@ class Generation:
 
     async def _stream(self, stream: OutputStream, tally: "_Tally", frames: Frames) -> AsyncGenerator[bytes, None]:
         """All events of the choices, or an error event and no more."""
-        scores = _Scores(self.requests, self.tokenizer, self.reply.chat, self.style)
+        scores = self._scores()
         pace = Pace(self.style.interval)
-        begun = [not (self.reply.chat or self.style.token_ids)] * tally.num_choices
+        begun = [False] * tally.num_choices
         anything_sent = False
         async for outputs in stream:
             out: list[bytes] = []
             for part in outputs:
+                index = tally.count(part)
                 output = pace.push(part)
                 if output is None:
                     continue
-                index = tally.count(output)
                 if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
                     if not anything_sent:
                         self._raise_if_failed(output)
@@ -96,8 +101,10 @@ class Generation:
                     return
                 used = tally.usage() if self.style.continuous_usage else None
                 if not begun[index]:
-                    out.append(frames.begin(index, tally.prompt_token_ids(index), used))
                     begun[index] = True
+                    if self.reply.chat or self.style.token_ids:
+                        out.append(frames.begin(index, tally.prompt_token_ids(index), used))
+                    output = replace(output, text=scores.echo(index) + output.text)
                 logprobs = scores.body(scores.push(index, output))
                 token_ids = output.tokens if self.style.token_ids else None
                 if output.finish is not None:
@@ -110,6 +117,9 @@ class Generation:
 
     def _submit(self) -> OutputStream:
         return self.client.submit(self.requests, Origin(CURRENT.get(), self.reply, self.style.stream))
+
+    def _scores(self) -> Scores:
+        return Scores(self.requests, self.tokenizer, self.reply.chat, self.style, self.echoes)
 
     def _raise_if_failed(self, output: Output) -> None:
         if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
@@ -188,19 +198,3 @@ class _Tally:
         prompt = sum(len(request.prompt) for request in self._requests)
         hinted = any(request.breakpoints for request in self._requests)
         return Usage(prompt, sum(self._tokens), sum(self._cached), sum(self._pinned) if hinted else None)
-
-
-class _Scores:
-    """Log probabilities of all choices; none at all where the request did not ask for them."""
-
-    def __init__(self, requests: Sequence[Request], tokenizer: Tokenizer, chat: bool, style: Style) -> None:
-        self._as_ids = style.tokens_as_ids
-        self._shape = chat_logprobs if chat else completion_logprobs
-        asked = requests[0].params.logprobs is not None
-        self._scorers = [Scorer(r, tokenizer) for r in requests for _ in range(r.params.n)] if asked else []
-
-    def push(self, index: int, output: Output) -> list[ScoredToken]:
-        return self._scorers[index].push(output) if self._scorers else []
-
-    def body(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
-        return self._shape(tokens, self._as_ids) if self._scorers else None

@@ -113,10 +113,12 @@ class ServerState:
         body = parse_completion(data)
         reply = self._reply(body, chat=False)
         params = body.sampling(self.inputs.defaults)
-        requests = []
-        for prompt in body.prompts():
-            if isinstance(prompt, str):
-                prompt = self.inputs.encode(prompt, add_special_tokens=body.add_special_tokens)
+        requests, echoes = [], []
+        for given in body.prompts():
+            added = isinstance(given, str) and body.add_special_tokens
+            prompt = self.inputs.encode(given, add_special_tokens=added) if isinstance(given, str) else given
+            if body.echo:
+                echoes.append(self.inputs.echo(prompt, whole=not added))
             requests.append(
                 self.inputs.request(
                     prompt,
@@ -127,7 +129,9 @@ class ServerState:
                     breakpoints=body.breakpoints(len(prompt)),
                 )
             )
-        return Generation(self.client, self.tokenizer, reply, requests, body.style(self._stream_interval))
+        return Generation(
+            self.client, self.tokenizer, reply, requests, body.style(self._stream_interval), echoes or None
+        )
 
     def _reply(self, body: GenerateBody, *, chat: bool) -> Reply:
         """`request_id` is a label: two requests that run at once may share one."""

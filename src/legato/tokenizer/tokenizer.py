@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -66,6 +66,10 @@ class Tokenizer:
         parts = self.split_special(text) if parse_special else [text]
         ids = self.encode_parts(parts)
         return [*self._prefix, *ids, *self._suffix] if add_special_tokens else ids
+
+    def num_begin_tokens(self, prompt: Sequence[int]) -> int:
+        """How many tokens at the beginning of a prompt are those that `encode` puts there."""
+        return len(self._prefix) if list(prompt[: len(self._prefix)]) == self._prefix else 0
 
     def encode_parts(self, parts: Iterable[str | int]) -> list[int]:
         """Ids of texts and ready ids in a row; texts are encoded without looking for control tokens."""

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import openai
 
-from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
+from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig, build
 from legato.core.types import Executor, SlotReset
 from legato.engine.assemble import Engine, assemble
 from legato.server.keys import ApiKeys
@@ -48,6 +48,7 @@ class Running:
     engine: Engine
     server: HttpServer
     url: str
+    admin_url: str
     api: openai.OpenAI
     http: httpx.Client
 
@@ -143,26 +144,27 @@ def serving(
 ) -> Iterator[Running]:
     """Serve until the block ends; then the engine thread and the event loop have ended too."""
     engine = assemble(executor, assets, EngineConfig(scheduler=scheduler or SchedulerConfig()), MODEL)
-    with running(engine, ServerConfig(port=0, **server)) as it:
+    with running(engine, build(ServerConfig, {"port": 0, **server})) as it:
         yield it
 
 
 @contextmanager
 def running(engine: Engine, config: ServerConfig) -> Iterator[Running]:
     """Serve an engine over HTTP until the block ends."""
-    sock = bind(config)
+    sockets = bind(config)
     ready = threading.Event()
-    server = HttpServer(engine, config, ApiKeys.load(config), ready.set)
-    thread = threading.Thread(target=server.run, args=([sock],))
+    server = HttpServer(engine, config, ApiKeys.load(config), sockets, ready.set)
+    thread = threading.Thread(target=server.run, args=(sockets,))
     thread.start()
     try:
         assert ready.wait(30)
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        admin_url = f"http://127.0.0.1:{sockets[-1].getsockname()[1]}"
         with (
             httpx.Client(base_url=url, timeout=60) as http,
             openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as api,
         ):
-            yield Running(engine, server, url, api, http)
+            yield Running(engine, server, url, admin_url, api, http)
     finally:
         server.should_exit = True
         thread.join(30)

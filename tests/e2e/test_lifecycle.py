@@ -191,7 +191,7 @@ def test_c17_sixty_streams_get_their_own_text_each() -> None:
 def test_of_two_servers_that_start_at_once_one_is_refused() -> None:
     """Both can reserve the address before one of them listens."""
     config = ServerConfig(port=0)
-    first = bind(config)
+    [first] = bind(config)
     port = first.getsockname()[1]
     second = bind(ServerConfig(port=port))
     executor = scripted()

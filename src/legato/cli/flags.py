@@ -1,6 +1,7 @@
 """Command-line flags made from configuration classes, and vLLM's flags that are not among them."""
 
 import argparse
+import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
@@ -54,7 +55,22 @@ def add_flags(parser: argparse.ArgumentParser, config: type, *, without: tuple[s
 def read(config: type[_Config], args: argparse.Namespace) -> _Config:
     """The configuration that the parsed arguments ask for. ConfigError for a bad value."""
     given = {spec.name: getattr(args, spec.name) for spec in flags(config) if hasattr(args, spec.name)}
-    return build(config, {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+    return build(config, {name: _texts(v) if isinstance(v, list) else v for name, v in given.items()})
+
+
+def _texts(values: list[str]) -> tuple[str, ...]:
+    """Several texts; one that is a JSON list of texts, as vLLM's manifests have them, stands for its entries."""
+    result: list[str] = []
+    for value in values:
+        try:
+            entries = json.loads(value) if value.startswith("[") else None
+        except ValueError:
+            entries = None
+        if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries):
+            result += entries
+        else:
+            result.append(value)
+    return tuple(result)
 
 
 def whole(text: str) -> int:
@@ -174,7 +190,6 @@ _GRANTED = frozenset(
 
 _MISSING = frozenset(
     {
-        "--allowed-origins",
         "--async-scheduling",
         "--attention-backend",
         "--compilation-config",
@@ -189,15 +204,14 @@ _MISSING = frozenset(
         "--kv-transfer-config",
         "--limit-mm-per-prompt",
         "--lora-modules",
+        "--enable-log-outputs",
+        "--max-log-len",
         "--max-loras",
         "--max-lora-rank",
         "--no-enable-chunked-prefill",
         "--override-generation-config",
         "--reasoning-parser",
-        "--root-path",
         "--speculative-config",
-        "--ssl-certfile",
-        "--ssl-keyfile",
         "--structured-outputs-config",
         "--tool-call-parser",
         "--uds",

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import os
 from typing import TYPE_CHECKING
 
 from legato.cli.flags import Commands, add_command, add_flags, read
+from legato.cli.vllm_env import with_environment
 from legato.core.config import ServeConfig, ServerConfig
 
 if TYPE_CHECKING:
@@ -21,25 +23,34 @@ def _run(args: argparse.Namespace) -> int:
     config = read(ServeConfig, args)
     from legato.server.logs import set_up_logging
 
-    set_up_logging(config.server.log_level, config.server.log_format)
+    quiet = config.server.web.disable_access_log_for_endpoints
+    set_up_logging(config.server.log_level, config.server.log_format, quiet)
+    config = with_environment(config, os.environ)
     from legato.engine.start import start
     from legato.server.keys import ApiKeys
     from legato.server.lifecycle import bind, serve
     from legato.server.spans import check_endpoint
+    from legato.server.web import tls_options
 
+    # What is wrong with these is said before the model loads.
     keys = ApiKeys.load(config.server)
+    tls_options(config.server.web)
     if config.server.otlp_traces_endpoint is not None:
-        check_endpoint(config.server.otlp_traces_endpoint)  # before the model loads
-    sock = bind(config.server)
+        check_endpoint(config.server.otlp_traces_endpoint)
+    sockets = bind(config.server)
     engine = start(config.engine)
-    port = sock.getsockname()[1]
-    return serve(engine, config.server, keys, sock, lambda: print(_banner(engine, config.server, port), flush=True))
+    ports = [sock.getsockname()[1] for sock in sockets]
+    return serve(engine, config.server, keys, sockets, lambda: print(_banner(engine, config.server, ports), flush=True))
 
 
-def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
+def _url(config: ServerConfig, host: str, port: int) -> str:
+    scheme = "https" if config.web.ssl_certfile else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _banner(engine: "Engine", config: ServerConfig, ports: list[int]) -> str:
     """What was loaded, where it is served, and one line to try it with."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    url = f"http://{host}:{port}"
+    url = _url(config, config.host, ports[0])
     local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     body: dict[str, object]
     if engine.inputs.has_chat_template:
@@ -62,6 +73,7 @@ def _banner(engine: "Engine", config: ServerConfig, port: int) -> str:
         [
             *([engine.memory] if engine.memory else []),
             *(f"{name.replace('_', ' '):15} {value}" for name, value in rows.items()),
+            *([f"admin           {_url(config, config.admin_host, ports[1])}"] if len(ports) > 1 else []),
             f"serving at      {url}  (Ctrl-C ends it)",
             "try it:",
             f"  curl {local}/v1/{path} -H 'content-type: application/json'{key} -d '{json.dumps(body)}'",

@@ -19,6 +19,7 @@ __all__ = [
     "SchedulerConfig",
     "ServeConfig",
     "ServerConfig",
+    "WebConfig",
     "build",
     "flag",
     "flags",
@@ -220,11 +221,45 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebConfig:
+    """Web: browsers, TLS, proxies and logs."""
+
+    allowed_origins: tuple[str, ...] = flag((), "origins whose pages may call (CORS); * is any; none: CORS is off")
+    allowed_methods: tuple[str, ...] = flag(("*",), "methods that such pages may use (default: *)")
+    allowed_headers: tuple[str, ...] = flag(("*",), "headers that such pages may send (default: *)")
+    allow_credentials: bool = flag(False, "such pages may send cookies and client certificates")
+    ssl_certfile: str | None = flag(None, "PEM file with the certificate chain; serves HTTPS only")
+    ssl_keyfile: str | None = flag(None, "PEM file with its private key; default: it is in the certificate's file")
+    ssl_ca_certs: str | None = flag(None, "PEM file with the authorities that client certificates come from")
+    ssl_cert_reqs: int = flag(0, "client certificates: 0 not asked for, 1 checked if sent, 2 required")
+    root_path: str = flag("", "path prefix that a proxy in front adds; requests with and without it are served")
+    disable_uvicorn_access_log: bool = flag(False, "no log line per request", aliases=("disable-access-log",))
+    disable_access_log_for_endpoints: tuple[str, ...] = flag(
+        ("/health", "/ready", "/metrics"), "paths without such a line (default: /health, /ready, /metrics)"
+    )
+
+    def __post_init__(self) -> None:
+        if self.allow_credentials and (not self.allowed_origins or "*" in self.allowed_origins):
+            raise ConfigError("allow_credentials needs allowed_origins by name: with * any page could act as its user")
+        if self.ssl_cert_reqs not in (0, 1, 2):
+            raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, not {self.ssl_cert_reqs}")
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs")
+        for name in ("ssl_keyfile", "ssl_ca_certs"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ConfigError(f"{name} needs ssl_certfile")
+        if self.root_path and not self.root_path.startswith("/"):
+            raise ConfigError(f"root_path must start with /, not {self.root_path!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Server: where it listens, and how it ends."""
 
     host: str = flag("127.0.0.1", "address to listen on")
     port: int = flag(8000, "port to listen on; 0: any free one")
+    admin_port: int | None = flag(None, "port for /metrics and /load, which then are not on the other one; 0: any free")
+    admin_host: str = flag("127.0.0.1", "address of the admin port")
     drain_timeout: float = flag(30.0, "seconds running requests get after SIGTERM", aliases=("shutdown-timeout",))
     stall_timeout: float = flag(60.0, "seconds one step may last before /health says 503")
     max_body_bytes: int = flag(8 << 20, "largest request body")
@@ -245,12 +280,19 @@ class ServerConfig:
     otlp_traces_endpoint: str | None = flag(
         None, "URL of an OpenTelemetry collector that takes spans over HTTP, such as http://localhost:4318"
     )
+    web: WebConfig = field(default_factory=WebConfig)
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "drain_timeout", "stall_timeout", "sse_keep_alive_interval")
         _at_least(self, 1, "stream_interval", "max_body_bytes")
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
+        for name in ("port", "admin_port"):
+            port = getattr(self, name)
+            if port is not None and not 0 <= port < 65536:
+                raise ConfigError(f"{name} must be from 0 to 65535, not {port}")
+        if self.admin_port and self.admin_port == self.port:
+            raise ConfigError("admin_port must be another port than port")
+        if self.admin_port is None and self.admin_host != "127.0.0.1":
+            raise ConfigError("admin_host needs admin_port")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

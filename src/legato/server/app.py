@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,10 @@ from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 import legato
+from legato.core.config import ServerConfig
 from legato.core.errors import LegatoError
 from legato.protocol.errors import describe
 from legato.server.generate import Generation
@@ -32,17 +34,29 @@ from legato.server.limits import Meter
 from legato.server.middleware import Envelope
 from legato.server.state import ServerState
 from legato.server.tokens import detokenize, tokenize
+from legato.server.web import ByPort, RootPath, cors
 
 __all__ = ["create_app"]
 
 log = logging.getLogger(__name__)
 
 
-def create_app(state: ServerState, keys: ApiKeys) -> Starlette:
-    """The routes over one engine, behind the gate."""
+def create_app(state: ServerState, keys: ApiKeys, config: ServerConfig, admin_port: int | None = None) -> ASGIApp:
+    """The routes over one engine, behind the gate. Those for operators have the admin port to themselves, if any."""
+    gates = [*cors(config.web), Middleware(KeyGate, keys=keys)]
+    routes = [*_generation(state), *_tokens(state), *_models(state), *_probes(state)]
+    if admin_port is None:
+        app: ASGIApp = _application(state, [*routes, *_reports(state)], gates)
+    else:
+        admin = _application(state, [*_probes(state), *_reports(state)], [])
+        app = ByPort(_application(state, routes, gates), admin, admin_port)
+    return RootPath(app, config.web.root_path) if config.web.root_path else app
+
+
+def _application(state: ServerState, routes: Sequence[Route], gates: Sequence[Middleware]) -> Starlette:
     return Starlette(
-        routes=[*_generation(state), *_tokens(state), *_information(state)],
-        middleware=[Middleware(Envelope, state=state), Middleware(KeyGate, keys=keys)],
+        routes=routes,
+        middleware=[Middleware(Envelope, state=state), *gates],
         exception_handlers={
             LegatoError: _on_legato_error,
             HTTPException: _on_http_exception,
@@ -82,7 +96,7 @@ def _tokens(state: ServerState) -> Iterator[Route]:
     yield Route("/detokenize", partial(answer, detokenize), methods=["POST"])
 
 
-def _information(state: ServerState) -> Iterator[Route]:
+def _models(state: ServerState) -> Iterator[Route]:
     def card(name: str) -> dict[str, object]:
         return {
             "id": name,
@@ -100,6 +114,11 @@ def _information(state: ServerState) -> Iterator[Route]:
     async def model(http: HttpRequest) -> Response:
         return json_response(card(state.model_name(http.path_params["name"])))
 
+    yield Route("/v1/models", models)
+    yield Route("/v1/models/{name:path}", model)
+
+
+def _probes(state: ServerState) -> Iterator[Route]:
     async def health(http: HttpRequest) -> Response:
         """Liveness: the engine makes progress. Stays 200 while draining."""
         trouble = state.trouble()
@@ -110,18 +129,20 @@ def _information(state: ServerState) -> Iterator[Route]:
         state.admit()
         return json_response({"status": "ready"})
 
-    async def load(http: HttpRequest) -> Response:
-        return json_response({"server_load": state.client.num_open})
-
     async def version(http: HttpRequest) -> Response:
         return json_response({"version": legato.__version__})
+
+    yield from (Route(f"/{get.__name__}", get) for get in (health, ready, version))
+
+
+def _reports(state: ServerState) -> Iterator[Route]:
+    async def load(http: HttpRequest) -> Response:
+        return json_response({"server_load": state.client.num_open})
 
     async def metrics(http: HttpRequest) -> Response:
         return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    yield Route("/v1/models", models)
-    yield Route("/v1/models/{name:path}", model)
-    yield from (Route(f"/{get.__name__}", get) for get in (health, ready, load, version, metrics))
+    yield from (Route(f"/{get.__name__}", get) for get in (load, metrics))
 
 
 async def _on_legato_error(http: HttpRequest, error: Exception) -> Response:

@@ -23,6 +23,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.access_log = self.access_log and self.config.access_log  # uvicorn asks the logger alone
         self._head_bytes = 0
         self._in_head = True
         self._began = False  # a head began in the data that is being read

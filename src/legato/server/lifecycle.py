@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -20,6 +20,7 @@ from legato.server.connection import Connection
 from legato.server.keys import ApiKeys
 from legato.server.state import ServerState
 from legato.server.telemetry import make_telemetry
+from legato.server.web import tls_options
 
 __all__ = ["HttpServer", "bind", "serve"]
 
@@ -31,39 +32,60 @@ LAST_SPANS_S = 2.0  # how long a collector may take for the last spans
 LAST_WORDS_S = 1  # how long answers may take to reach their clients once all requests have ended
 
 
-def bind(config: ServerConfig) -> socket.socket:
-    """Reserve the address, before the model loads: a port in use is said at once. Nothing listens yet."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((config.host, config.port))
-    except OSError as error:
-        sock.close()
-        raise _cannot_listen(config, error) from error
-    return sock
+def bind(config: ServerConfig) -> list[socket.socket]:
+    """Reserve the addresses, the admin port's last, before the model loads: one in use is said at once.
+
+    Nothing listens yet.
+    """
+    addresses = [(config.host, config.port)]
+    if config.admin_port is not None:
+        addresses.append((config.admin_host, config.admin_port))
+    bound: list[socket.socket] = []
+    for host, port in addresses:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        bound.append(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            for each in bound:
+                each.close()
+            raise _cannot_listen(f"{host} port {port}", error) from error
+    return bound
 
 
-def _cannot_listen(config: ServerConfig, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}")
+def _cannot_listen(where: str, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen on {where}: {error.strerror}")
 
 
 def serve(
-    engine: Engine, config: ServerConfig, keys: ApiKeys, sock: socket.socket, on_ready: Callable[[], None]
+    engine: Engine,
+    config: ServerConfig,
+    keys: ApiKeys,
+    sockets: list[socket.socket],
+    on_ready: Callable[[], None],
 ) -> int:
-    """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens."""
-    server = HttpServer(engine, config, keys, on_ready)
+    """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens.
+
+    sockets: as `bind` gave them.
+    """
+    server = HttpServer(engine, config, keys, sockets, on_ready)
     try:
-        server.run(sockets=[sock])
+        server.run(sockets=sockets)
     except OSError as error:  # another process, started at the same time, was faster
         engine.close()
-        raise _cannot_listen(config, error) from error
+        raise _cannot_listen(" or ".join(_shown(sock) for sock in sockets), error) from error
     if server.engine_hangs:
         log.error("a step does not end; leaving it behind")
         logging.shutdown()
         os._exit(1)
     engine.close()
     return server.exit_status
+
+
+def _shown(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"{host} port {port}"
 
 
 class HttpServer(uvicorn.Server):
@@ -74,7 +96,14 @@ class HttpServer(uvicorn.Server):
     status 1 after some seconds in which /health says 503.
     """
 
-    def __init__(self, engine: Engine, config: ServerConfig, keys: ApiKeys, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: ServerConfig,
+        keys: ApiKeys,
+        sockets: Sequence[socket.socket],
+        on_ready: Callable[[], None],
+    ) -> None:
         self.exit_status = 0
         self.engine_hangs = False
         self.client = EngineClient(engine.loop)
@@ -97,20 +126,23 @@ class HttpServer(uvicorn.Server):
         self._drain_timeout_s = config.drain_timeout
         self._on_ready = on_ready
         self._tasks: set[asyncio.Task[None]] = set()
+        admin_port = None if config.admin_port is None else sockets[-1].getsockname()[1]
         super().__init__(
             uvicorn.Config(
-                create_app(self._state, keys),
+                create_app(self._state, keys, config, admin_port),
+                **tls_options(config.web),
                 http=Connection,
                 loop="uvloop",
                 lifespan="off",
                 ws="none",
                 log_config=None,
-                access_log=config.log_level in ("debug", "info"),
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=LAST_WORDS_S,
             )
         )
+        # Given to the constructor, it would change the logger, of which the process has one.
+        self.config.access_log = config.log_level in ("debug", "info") and not config.web.disable_uvicorn_access_log
 
     def drain(self) -> None:
         """Take no new requests, and stop when the running ones have ended or their time is up. In the event loop."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,11 +14,12 @@ __all__ = ["JsonFormatter", "RequestLog", "set_up_logging"]
 
 log = logging.getLogger(__name__)
 
-_PROBES = frozenset({"/health", "/ready", "/metrics"})
 
+def set_up_logging(level: str, format: str, quiet: Iterable[str] = ("/health", "/ready", "/metrics")) -> None:
+    """Send the logs of this process to stderr. level: debug, info, warning or error; format: text or json.
 
-def set_up_logging(level: str, format: str) -> None:
-    """Send the logs of this process to stderr. level: debug, info, warning or error; format: text or json."""
+    quiet: paths, several perhaps in one text with commas between, whose requests have no line of the access log.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter() if format == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
@@ -27,7 +29,13 @@ def set_up_logging(level: str, format: str) -> None:
     root.setLevel(level.upper())
     for name in ("asyncio", "uvicorn.error"):  # their notes on starting and stopping repeat ours
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("uvicorn.access").addFilter(_not_a_probe)
+    hidden = frozenset(path for paths in quiet for path in paths.split(","))
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
+        return str(path).partition("?")[0] not in hidden
+
+    logging.getLogger("uvicorn.access").addFilter(is_shown)
 
 
 class JsonFormatter(logging.Formatter):
@@ -68,12 +76,6 @@ def _access(record: logging.LogRecord) -> dict[str, Any]:
         "http_version": version,
         "status": status,
     }
-
-
-def _not_a_probe(record: logging.LogRecord) -> bool:
-    """Access log lines without those of load balancers and Prometheus."""
-    path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
-    return path not in _PROBES
 
 
 class RequestLog:

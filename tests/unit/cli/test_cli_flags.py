@@ -33,17 +33,32 @@ OTHER = {
     "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
     "log_format": "json", "log_requests": True, "otlp_traces_endpoint": "http://here:4318",
+    "pin_budget": 0.75,
     "sse_keep_alive_interval": 5.5, "stream_interval": 4, "api_key": ("a", "b"), "api_key_file": "keys",
     "enable_prefix_caching": False, "requests_per_second": 0.5, "tokens_per_minute": 7, "concurrent_requests": 8,
-    "pin_budget": 0.75,
+    "admin_port": 9, "admin_host": "0.0.0.0", "allowed_origins": ("https://a",), "allowed_methods": ("GET",),
+    "allowed_headers": ("x",), "allow_credentials": True, "ssl_certfile": "c", "ssl_keyfile": "k", "ssl_ca_certs": "ca",
+    "ssl_cert_reqs": 2, "root_path": "/r", "disable_uvicorn_access_log": True,
+    "disable_access_log_for_endpoints": ("/x",),
+}  # fmt: skip
+NEEDED = {  # by flags that are refused without
+    "admin_host": {"admin_port": 9}, "allow_credentials": {"allowed_origins": ("https://a",)},
+    "ssl_keyfile": {"ssl_certfile": "c"}, "ssl_ca_certs": {"ssl_certfile": "c"},
+    "ssl_cert_reqs": {"ssl_certfile": "c", "ssl_ca_certs": "ca"},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [flag.name for flag in flags(ServeConfig)])
 def test_every_flag_and_alias_sets_its_field(name: str) -> None:
     value = OTHER[name]
-    expected = build(ServeConfig, {name: value})
-    assert expected != ServeConfig()
+    needed = NEEDED.get(name, {})
+    expected = build(ServeConfig, {name: value, **needed})
+    if needed:
+        with pytest.raises(ConfigError, match=f"{name} needs"):
+            build(ServeConfig, {name: value})
+    given_first = [f"--{flag.replace('_', '-')}={v[0] if isinstance(v, tuple) else v}" for flag, v in needed.items()]
+    given_first = [flag.removesuffix("=True") for flag in given_first]
+    assert expected != build(ServeConfig, needed)
     [spec] = [flag for flag in flags(ServeConfig) if flag.name == name]
     if spec.positional:
         assert parse(value) == expected
@@ -53,8 +68,8 @@ def test_every_flag_and_alias_sets_its_field(name: str) -> None:
         if value is False:
             option = option.replace("--", "--no-")
         given = () if isinstance(value, bool) else value if isinstance(value, tuple) else (str(value),)
-        assert parse(option.replace("_", "-"), *given) == expected
-        assert parse(option, *given) == expected
+        assert parse(*given_first, option.replace("_", "-"), *given) == expected
+        assert parse(*given_first, option, *given) == expected
 
 
 def test_throughput_is_measured_without_a_prefix_cache() -> None:
@@ -78,6 +93,8 @@ def test_values_that_other_engines_use() -> None:
     assert parse("--model", "m") == parse("--model=m") == parse("m")
     assert parse("--served-model-name", "a", "--model", "m") == parse("m", "--served-model-name", "a")
     assert parse("--no-prefault-kv") == ServeConfig()
+    assert parse("--allowed-origins", '["a", "b"]', "c").server.web.allowed_origins == ("a", "b", "c")
+    assert parse("--api-key", "[1]", "[x").server.api_key == ("[1]", "[x")
     assert parse("--api-key", "a", "--api-key", "b", "--api-key=c").server.api_key == ("a", "b", "c")
 
 
@@ -92,6 +109,7 @@ def test_whole_numbers_are_whole(bad: str) -> None:
     [
         ("block_size", 17), ("block_size", 0), ("memory_utilization", 0), ("memory_utilization", 1.5), ("port", 70000),
         ("max_num_seqs", 0), ("threads", 0), ("max_model_len", 0), ("drain_timeout", -1), ("seed", -1), ("format", "x"),
+        ("ssl_cert_reqs", 3), ("root_path", "x"), ("admin_port", 70000), ("admin_port", 8000),
         ("max_num_queued_reqs", 0), ("max_num_queued_tokens", 0), ("memory_utilization", float("nan")), ("nonsense", 1),
     ],
 )  # fmt: skip

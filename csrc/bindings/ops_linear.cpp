@@ -19,6 +19,7 @@
 #include "bindings/names.h"
 #include "bindings/timing.h"
 #include "kernels/pack.h"
+#include "runtime/split.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -85,20 +86,21 @@ void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::st
 struct Workload {
   std::vector<LinearArgs> copies;
   int32_t rows;
-  int32_t panels;  // items of one copy
+  int32_t panels;  // of one copy
 };
 
 double time_call(const KernelTable& table, const Workload& work, int threads, double min_seconds) {
   ThreadPool pool(threads);
   std::vector<AlignedBuffer> scratch;
   for (int t = 0; t < threads; ++t) scratch.emplace_back(kLinearScratchBytes);
-  const int32_t chunks = threads == 1 ? 1 : work.panels;
+  const LinearSplit split(work.rows, work.panels, threads);
   const auto pass = [&] {
     for (const LinearArgs& args : work.copies) {
-      pool.run(chunks, [&](int64_t item, int thread) {
-        const int32_t begin = static_cast<int32_t>(item) * work.panels / chunks;
-        const int32_t end = (static_cast<int32_t>(item) + 1) * work.panels / chunks;
-        table.linear(args, 0, work.rows, begin, end, scratch[static_cast<size_t>(thread)].data());
+      pool.run(split.items(), [&](int64_t item, int thread) {
+        void* memory = scratch[static_cast<size_t>(thread)].data();
+        split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
+          table.linear(args, row_begin, row_end, panel_begin, panel_end, memory);
+        });
       });
     }
   };

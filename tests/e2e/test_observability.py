@@ -1,9 +1,15 @@
-"""What the documentation says of metrics is what a server exposes."""
+"""What documentation, dashboard and alert rules say of metrics is what a server exposes."""
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.harness import serving
@@ -46,3 +52,68 @@ def test_the_documentation_lists_all_metrics(families: dict[str, Any]) -> None:
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     expected = doc_rows(families)
     assert sorted(rows) == sorted(expected), "\n".join(["", *expected])
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "deploy/grafana/dashboard.json").read_text())
+    return found
+
+
+def charts() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((ROOT / "deploy/grafana/alerts.yaml").read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+QUERIES = [target["expr"] for panel in charts() for target in panel["targets"]] + [rule["expr"] for rule in rules()]
+_SERIES = re.compile(r"((?:vllm:|legato:|process_|python_)[a-z0-9_:]+)(?:\{([^}]*)\})?")
+_BY = re.compile(r"by \(([^)]*)\)")
+TARGET = {"instance", "job"}  # labels that Prometheus adds
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_name_series_and_labels_that_exist(query: str, families: dict[str, Any]) -> None:
+    labels: dict[str, set[str]] = {}
+    for family in families.values():
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    named = _SERIES.findall(query)
+    assert named or query.startswith("up{"), query
+    for series, selector in named:
+        assert series in labels, f"no server exposes {series}"
+        assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[series] | TARGET
+        for group in _BY.findall(query):
+            assert {name.strip() for name in group.split(",")} <= labels[series] | TARGET
+    promql_parser.parse(re.sub(r"\$__?\w+", "5m", query))
+
+
+def test_every_panel_has_a_title_a_unit_and_a_place_of_its_own() -> None:
+    places = set()
+    for panel in charts():
+        assert panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["targets"]
+        assert panel["datasource"]["uid"] == "${datasource}"
+        place = panel["gridPos"]
+        places.add((place["x"], place["y"]))
+        assert place["x"] + place["w"] <= 24
+    assert len(places) == len(charts())
+    ids = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_dashboard_is_as_its_tool_writes_it() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools/dashboard.py"], capture_output=True, text=True, check=True)
+    assert done.stdout == (ROOT / "deploy/grafana/dashboard.json").read_text()
+
+
+def test_alerts_say_what_is_wrong_and_where() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]

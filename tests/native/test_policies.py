@@ -1,10 +1,13 @@
 """Every policy gives the same answers on the native executor, bit for bit; padding and freed windows included."""
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from legato.core.config import SchedulerConfig
 from legato.executor.native import NativeExecutor
+from legato.scheduler.scheduler import Scheduler
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_drained, assert_same
 from support.tiny_engines import open_native, tiny_engine
@@ -35,3 +38,18 @@ def test_policies_change_no_bit(executor: NativeExecutor, config: dict[str, obje
     scheduler = scheduler_for(executor, **{"max_num_seqs": 4, **config})
     assert_same(expected, drive(scheduler, executor, requests))
     assert_drained(scheduler)
+
+
+def test_chunks_cut_by_time_change_no_bit(executor: NativeExecutor) -> None:
+    """The clock says that every step takes a second, so that prompts beside decodes get the least that they can."""
+    requests = [make_request(f"r{i}", range(i, i + 3 + 9 * i), seed=i, max_tokens=20, logprobs=1) for i in range(6)]
+    expected = drive(scheduler_for(executor), executor, requests)
+    steps = []
+    for limit_ms in (100, 0):
+        ticks = count()
+        config = SchedulerConfig(max_num_batched_tokens=64, max_step_ms=limit_ms)
+        scheduler = Scheduler(executor.info(), config, clock=lambda ticks=ticks: float(next(ticks)))
+        assert_same(expected, drive(scheduler, executor, requests))
+        assert_drained(scheduler)
+        steps.append(scheduler.stats().steps)
+    assert steps[0] > steps[1]

@@ -186,6 +186,10 @@ class SchedulerConfig:
     max_num_seqs: int = flag(64, "sequences that run at once")
     max_num_batched_tokens: int = flag(512, "rows per step")
     long_prefill_token_threshold: int = flag(256, "rows of one prompt per step; 0: no limit")
+    max_step_ms: float = flag(
+        100.0,
+        "longest step in which answers grow: prompts are cut by predicted time; 0, and policy static: any",
+    )
     max_num_queued_reqs: int = flag(4096, "waiting requests beyond which new ones are refused with 429")
     max_num_queued_tokens: int = flag(
         4 << 20, "prompt tokens of waiting requests beyond which new ones are refused with 429"
@@ -198,7 +202,7 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
-        _at_least(self, 0, "long_prefill_token_threshold")
+        _at_least(self, 0, "long_prefill_token_threshold", "max_step_ms")
         if not 0 <= self.pin_budget <= 1:
             raise ConfigError(f"pin_budget must be from 0 to 1, not {self.pin_budget}")
 

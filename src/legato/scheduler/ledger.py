@@ -11,6 +11,7 @@ from legato.core.errors import ConfigError
 from legato.core.types import ExecutorInfo, PromptLogprobs
 from legato.scheduler.policies import Policy, make_policy
 from legato.scheduler.state import Event, Sequence, State, transition
+from legato.scheduler.step_time import StepTimes
 
 __all__ = ["Ledger", "Limits"]
 
@@ -26,6 +27,7 @@ class Limits:
     max_chunk: int  # rows of one sequence in a step
     chunk_align: int  # chunks end at multiples of this, or at the last known token
     context: int  # tokens of the longest sequence, prompt and output
+    max_step_ms: float  # of a step in which a sequence decodes, by prediction; 0: no bound
 
 
 class Ledger:
@@ -59,7 +61,9 @@ class Ledger:
             max_chunk=self.blocks.max_chunk,
             chunk_align=info.chunk_align,
             context=info.max_position if most is None else min(info.max_position, most + 1),
+            max_step_ms=0 if self.policy.holds_places else config.max_step_ms,
         )
+        self.step_times = StepTimes()
         self.sequences: dict[str, list[Sequence]] = {}  # live ones, by request
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []  # ended, but the place is kept (policy static)

@@ -9,8 +9,11 @@ from legato.sampling.params import slot_reset
 from legato.scheduler.ledger import Ledger, Limits
 from legato.scheduler.preempt import take_blocks
 from legato.scheduler.state import Sequence
+from legato.scheduler.step_time import StepBudget
 
-__all__ = ["Entry", "choose_rows", "write_plan"]
+__all__ = ["LEAST_ROWS", "Entry", "choose_rows", "write_plan"]
+
+LEAST_ROWS = 16  # of the first in line, whatever a step's time: a prompt of n tokens is behind n / 16 steps at most
 
 
 class Entry(NamedTuple):
@@ -38,10 +41,13 @@ def choose_rows(ledger: Ledger) -> list[Share]:
 
     A sequence is owed num_tokens - num_computed rows, whatever the reason. One that is owed a single row (it decodes)
     always gets it; the rest of the step goes to the others in order of service, a chunk each. There is always room for
-    a chunk (see Limits.max_places), so the first in line gets on in every step, beside any number of decodes.
+    a chunk (see Limits.max_places), and a few rows whatever time they take (`_chunk`), so the first in line gets on in
+    every step, beside any number of decodes.
     """
     running, limits, blocks, pads = ledger.running, ledger.limits, ledger.blocks, ledger.policy.pads
+    decodes = [s.num_computed for s in running if s.num_tokens - s.num_computed <= 1]
     room = limits.max_rows - sum(s.num_tokens - s.num_computed == 1 for s in running)
+    budget = _time_beside(decodes, ledger) if len(decodes) < len(running) else None
     if pads:
         room -= len(ledger.held)
     windowed = any(window is not None for window in blocks.windows)
@@ -52,7 +58,7 @@ def choose_rows(ledger: Ledger) -> list[Share]:
         index += 1
         computed = sequence.num_computed
         owed = sequence.num_tokens - computed
-        rows = owed if owed <= 1 else _chunk(computed, owed, room, limits)
+        rows = owed if owed <= 1 else _chunk(computed, owed, room, limits, budget)
         if rows > 0:
             if windowed:
                 blocks.drop_behind_windows(sequence.tables, computed)
@@ -60,6 +66,8 @@ def choose_rows(ledger: Ledger) -> list[Share]:
                 break
             if owed > 1:
                 room -= rows
+                if budget is not None:
+                    budget.spend(computed, rows)
         padding = _prompt_padding(sequence, rows, room, limits) if pads else 0
         room -= padding
         if rows + padding > 0:
@@ -69,9 +77,20 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     return shares
 
 
-def _chunk(computed: int, owed: int, room: int, limits: Limits) -> int:
+def _time_beside(decodes: list[int], ledger: Ledger) -> StepBudget | None:
+    """The time for chunks beside sequences that decode at these positions; None: there is no bound."""
+    limits = ledger.limits
+    if not limits.max_step_ms or not decodes:
+        return None
+    least = max(LEAST_ROWS, limits.chunk_align)
+    return StepBudget(ledger.step_times, limits.max_step_ms, len(decodes), sum(decodes) + len(decodes), least)
+
+
+def _chunk(computed: int, owed: int, room: int, limits: Limits, budget: StepBudget | None) -> int:
     """Rows for a sequence that is behind: cut at a multiple of chunk_align unless it catches up."""
     rows = min(owed, room, limits.max_chunk)
+    if budget is not None:
+        rows = min(rows, budget.rows(computed))
     if rows < owed:
         rows -= (computed + rows) % limits.chunk_align
     return max(rows, 0)

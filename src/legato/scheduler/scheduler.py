@@ -2,7 +2,9 @@
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import NamedTuple
 
 from legato.core.config import SchedulerConfig
 from legato.core.errors import QueueFullError, RequestError
@@ -16,6 +18,13 @@ from legato.scheduler.state import Event, Sequence
 from legato.scheduler.stats import Move, SchedulerStats, StepCounts, measure
 
 __all__ = ["Scheduler"]
+
+
+class _Planned(NamedTuple):
+    """A step that is under way."""
+
+    entries: list[Entry]
+    began_s: float
 
 
 class Scheduler:
@@ -40,7 +49,8 @@ class Scheduler:
         self._clock = clock
         self._asked: dict[Sequence, Event] = {}  # ends asked for from outside, in order
         self._events: list[TokenEvent] = []
-        self._in_flight: dict[int, list[Entry]] = {}
+        self._in_flight: dict[int, _Planned] = {}
+        self._committed_s = -inf
         self._num_steps = 0
         self._planned_s = 0.0
         self._last_step = StepCounts()
@@ -122,7 +132,7 @@ class Scheduler:
         if not shares:
             return None
         plan, entries = write_plan(self._num_steps, shares, self._ledger.blocks)
-        self._in_flight[plan.step_id] = entries
+        self._in_flight[plan.step_id] = _Planned(entries, self._planned_s)
         self._num_steps += 1
         self._last_step = StepCounts(
             rows=plan.num_rows,
@@ -141,9 +151,10 @@ class Scheduler:
             raise ValueError(f"result of step {result.step_id} given for step {plan.step_id}")
         if result.accepted or result.drafts or result.pooled or result.transfers:
             raise ValueError(f"result of step {result.step_id} holds drafts, pooled vectors or transfers")
-        entries = self._in_flight.pop(plan.step_id)
+        planned = self._in_flight.pop(plan.step_id)
+        self._measure(plan, planned, [self._clock()])
         events = self._end_asked()
-        events += commit_result(self._ledger, entries, result)
+        events += commit_result(self._ledger, planned.entries, result)
         return events
 
     def steady_steps(self, plan: StepPlan) -> int:
@@ -151,13 +162,17 @@ class Scheduler:
 
         As long as nothing is added or asked to end. See `legato.scheduler.leap`.
         """
-        return steady_steps(self._ledger, self._in_flight[plan.step_id]) if len(self._in_flight) == 1 else 1
+        return steady_steps(self._ledger, self._in_flight[plan.step_id].entries) if len(self._in_flight) == 1 else 1
 
-    def commit_steady(self, plan: StepPlan, tokens: "list[array[int]]") -> list[TokenEvent]:
-        """Take in that many steps at once, or fewer: for each sequence of the plan its tokens, one per step."""
-        entries = self._in_flight.pop(plan.step_id)
+    def commit_steady(self, plan: StepPlan, tokens: "list[array[int]]", ends_s: Iterable[float]) -> list[TokenEvent]:
+        """Take in that many steps at once, or fewer: for each sequence of the plan its tokens, one per step.
+
+        ends_s: when each of the steps ended, by the clock.
+        """
+        planned = self._in_flight.pop(plan.step_id)
+        self._measure(plan, planned, ends_s)
         events = self._end_asked()
-        events += commit_steady(self._ledger, entries, tokens)
+        events += commit_steady(self._ledger, planned.entries, tokens)
         self._num_steps += len(tokens[0]) - 1
         return events
 
@@ -175,6 +190,18 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         return measure(self._ledger, self._num_steps, self._last_step, self._clock())
+
+    def _measure(self, plan: StepPlan, planned: "_Planned", ends_s: Iterable[float]) -> None:
+        """A step lasts from its plan, or from the end of the step before it if that is later.
+
+        Of several steps each has one pair more per row than the one before.
+        """
+        began_s = max(planned.began_s, self._committed_s)
+        rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows
+        for end_s in ends_s:
+            self._ledger.step_times.record(rows, pairs, 1000 * (end_s - began_s))
+            began_s, pairs = end_s, pairs + rows
+        self._committed_s = began_s
 
     def _end_asked(self) -> list[TokenEvent]:
         events = [end_without_token(self._ledger, sequence, event) for sequence, event in self._asked.items()]

@@ -55,7 +55,8 @@ class Replica:
             self._begin()
             return
         if self._steady:
-            events = self._scheduler.commit_steady(plan, self._executor.collect_steady(plan.step_id))
+            tokens = self._executor.collect_steady(plan.step_id)
+            events = self._scheduler.commit_steady(plan, tokens, self._executor.ends_s)
         else:
             events = self._scheduler.commit(plan, self._executor.collect(plan.step_id))
         self._on_steps(begin_s, self._executor.ends_s, events)

@@ -14,6 +14,7 @@ import openai
 from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig, build
 from legato.core.types import Executor, SlotReset
 from legato.engine.assemble import Engine, assemble
+from legato.engine.traffic import TrafficRecorder
 from legato.server.keys import ApiKeys
 from legato.server.lifecycle import HttpServer, bind
 from legato.tokenizer.assets import TextAssets
@@ -153,7 +154,8 @@ def running(engine: Engine, config: ServerConfig) -> Iterator[Running]:
     """Serve an engine over HTTP until the block ends."""
     sockets = bind(config)
     ready = threading.Event()
-    server = HttpServer(engine, config, ApiKeys.load(config), sockets, ready.set)
+    recorder = TrafficRecorder(config.record_traffic) if config.record_traffic else None
+    server = HttpServer(engine, config, ApiKeys.load(config), sockets, ready.set, recorder)
     thread = threading.Thread(target=server.run, args=(sockets,))
     thread.start()
     try:

@@ -27,6 +27,7 @@ def _run(args: argparse.Namespace) -> int:
     set_up_logging(config.server.log_level, config.server.log_format, quiet)
     config = with_environment(config, os.environ)
     from legato.engine.start import start
+    from legato.engine.traffic import TrafficRecorder
     from legato.server.keys import ApiKeys
     from legato.server.lifecycle import bind, serve
     from legato.server.spans import check_endpoint
@@ -38,9 +39,14 @@ def _run(args: argparse.Namespace) -> int:
     if config.server.otlp_traces_endpoint is not None:
         check_endpoint(config.server.otlp_traces_endpoint)
     sockets = bind(config.server)
+    recorder = TrafficRecorder(config.server.record_traffic) if config.server.record_traffic else None
     engine = start(config.engine)
     ports = [sock.getsockname()[1] for sock in sockets]
-    return serve(engine, config.server, keys, sockets, lambda: print(_banner(engine, config.server, ports), flush=True))
+
+    def on_ready() -> None:
+        print(_banner(engine, config.server, ports), flush=True)
+
+    return serve(engine, config.server, keys, sockets, on_ready, recorder)
 
 
 def _url(config: ServerConfig, host: str, port: int) -> str:

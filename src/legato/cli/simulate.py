@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-_UNUSED = ("prefault_kv", "max_num_queued_tokens")  # no memory is touched; the server counts queued tokens
+# No memory is touched, the server counts queued tokens, and traffic has no cache hints.
+_UNUSED = ("prefault_kv", "max_num_queued_tokens", "pin_budget")
 _SLO = ("ttft", "tpot", "e2el")
 
 

@@ -274,6 +274,9 @@ class ServerConfig:
     requests_per_second: float | None = flag(None, "POSTs per second that a key may send, unless its line says else")
     tokens_per_minute: int | None = flag(None, "prompt and answer tokens that a key may use, unless its line says else")
     concurrent_requests: int | None = flag(None, "POSTs that a key may have open, unless its line says else")
+    record_traffic: str | None = flag(
+        None, "file to add a line to for each answer, with lengths and timings, for `legato simulate`; never text"
+    )
     log_level: str = flag(
         "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
     )

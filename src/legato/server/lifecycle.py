@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
@@ -15,6 +16,8 @@ from legato.core.config import ServerConfig
 from legato.core.errors import ConfigError
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
+from legato.engine.timeline import Timeline
+from legato.engine.traffic import TrafficRecorder
 from legato.server.app import create_app
 from legato.server.connection import Connection
 from legato.server.keys import ApiKeys
@@ -64,12 +67,13 @@ def serve(
     keys: ApiKeys,
     sockets: list[socket.socket],
     on_ready: Callable[[], None],
+    recorder: TrafficRecorder | None = None,
 ) -> int:
     """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens.
 
     sockets: as `bind` gave them.
     """
-    server = HttpServer(engine, config, keys, sockets, on_ready)
+    server = HttpServer(engine, config, keys, sockets, on_ready, recorder)
     try:
         server.run(sockets=sockets)
     except OSError as error:  # another process, started at the same time, was faster
@@ -103,6 +107,7 @@ class HttpServer(uvicorn.Server):
         keys: ApiKeys,
         sockets: Sequence[socket.socket],
         on_ready: Callable[[], None],
+        recorder: TrafficRecorder | None = None,
     ) -> None:
         self.exit_status = 0
         self.engine_hangs = False
@@ -121,8 +126,10 @@ class HttpServer(uvicorn.Server):
             makes_traces=config.otlp_traces_endpoint is not None,
         )
         self._telemetry = make_telemetry(config, engine.metrics)
-        if self._telemetry is not None:
-            self.client.on_end = self._telemetry.ended
+        self._recorder = recorder
+        listeners = [each.ended for each in (self._telemetry, recorder) if each is not None]
+        if listeners:
+            self.client.on_end = partial(_tell, listeners)
         self._drain_timeout_s = config.drain_timeout
         self._on_ready = on_ready
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,6 +175,8 @@ class HttpServer(uvicorn.Server):
         self._state.close()
         if self._telemetry is not None:
             await asyncio.to_thread(self._telemetry.close, LAST_SPANS_S)
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -203,3 +212,8 @@ class HttpServer(uvicorn.Server):
         task = asyncio.ensure_future(work)
         self._tasks.add(task)  # the event loop itself keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
+
+
+def _tell(listeners: Sequence[Callable[[object, Timeline], None]], origin: object, timeline: Timeline) -> None:
+    for listener in listeners:
+        listener(origin, timeline)

@@ -4,13 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from legato.core.grammar import StructuredOutputsParams
     from legato.core.types import SamplingParams
     from legato.engine.llm import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
-_LAZY = {"LLM": "legato.engine.llm", "SamplingParams": "legato.core.types"}
+_LAZY = {
+    "LLM": "legato.engine.llm",
+    "SamplingParams": "legato.core.types",
+    "StructuredOutputsParams": "legato.core.grammar",
+}
 
 
 def __getattr__(name: str) -> Any:

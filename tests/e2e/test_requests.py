@@ -131,8 +131,8 @@ MISSING = {
     },
     CHAT: {
         "tools": [{"type": "function"}], "tool_choice": "auto",
-        "functions": [{}], "response_format": {"type": "json_object"}, "modalities": ["audio"],
-        "reasoning_effort": "low", "structured_outputs": {"json": "{}"}, "parallel_tool_calls": False,
+        "functions": [{}], "modalities": ["audio"],
+        "reasoning_effort": "low", "parallel_tool_calls": False,
     },
 }  # fmt: skip
 

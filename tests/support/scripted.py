@@ -16,7 +16,7 @@ from legato.core.types import (
     StepResult,
 )
 
-__all__ = ["AnswerAll", "Emit", "ScriptedExecutor", "answers", "full_group", "hashed", "window_group"]
+__all__ = ["AnswerAll", "Emit", "ScriptedExecutor", "allowed_from", "answers", "full_group", "hashed", "window_group"]
 
 # The token that follows `history` (prompt and output so far) under `params`. `seen`: what penalties may look at.
 Emit = Callable[[Sequence[int], SlotReset, Sequence[int]], int]
@@ -64,6 +64,12 @@ class AnswerAll:
     def __call__(self, history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
         done = len(history) - self._prompt_lengths.setdefault((params.seed, params.choice), len(history))
         return self._answer[done] if done < len(self._answer) else self._then
+
+
+def allowed_from(mask: bytes, token: int, vocab_size: int) -> int:
+    """`token` if the mask allows it, else the next that it allows, in a circle; -1 if it allows none."""
+    order = (*range(token, vocab_size), *range(token)) if token >= 0 else ()
+    return next((each for each in order if mask[each // 8] >> each % 8 & 1), -1)
 
 
 class _Kv:
@@ -202,8 +208,9 @@ class ScriptedExecutor:
         scores = OutputPurpose.PROMPT_LOGPROBS in plan.out_purposes
         assert len(plan.out_targets) == (len(plan.out_rows) if scores else 0)
         assert not plan.parents
-        assert not plan.out_masks
-        assert not plan.masks
+        assert len(plan.out_masks) == (len(plan.out_rows) if plan.masks else 0)
+        assert all(len(mask) == (info.vocab_size + 7) // 8 for mask in plan.masks)
+        assert [mask for mask in plan.out_masks if mask >= 0] == list(range(len(plan.masks)))
         assert not plan.copies
         typecodes = [c.typecode for c in (plan.tokens, plan.positions, plan.row_offsets, plan.seq_slots, plan.out_rows)]
         assert typecodes == ["i"] * 5
@@ -248,6 +255,8 @@ class ScriptedExecutor:
             assert [plan.out_rows[o] for o in outputs] == rows[-1:], "only the last row of a sequence is sampled"
             assert plan.out_params[outputs[0]] == plan.seq_slots[index]
             token = -1 if faults[rows[-1]] else self.emit(slot.history, slot.params, slot.seen)
+            if plan.masks and plan.out_masks[outputs[0]] >= 0:
+                token = allowed_from(plan.masks[plan.out_masks[outputs[0]]], token, self._info.vocab_size)
             sampled[outputs[0]] = token
             if slot.has_penalties:
                 slot.seen.append(token)

@@ -15,6 +15,7 @@ __all__ = [
     "CacheConfig",
     "EngineConfig",
     "Flag",
+    "GrammarConfig",
     "ModelConfig",
     "SchedulerConfig",
     "ServeConfig",
@@ -208,12 +209,29 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarConfig:
+    """Structured output: what the grammar of a request may cost. More than that is refused with 400."""
+
+    max_grammar_bytes: int = flag(256 << 10, "largest JSON schema, regular expression, list of choices or grammar")
+    max_grammar_depth: int = flag(64, "deepest JSON schema: objects and lists inside each other")
+    max_grammar_memory: int = flag(256 << 20, "bytes of address space that compiling a grammar may take")
+    grammar_timeout: float = flag(2.0, "seconds of CPU time that compiling a grammar may take")
+    grammar_cache_size: int = flag(64, "compiled grammars that are kept for the next request")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "max_grammar_bytes", "max_grammar_depth", "grammar_cache_size")
+        _at_least(self, 64 << 20, "max_grammar_memory")
+        _at_least(self, 0.01, "grammar_timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Engine: what computes, and how."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    grammars: GrammarConfig = field(default_factory=GrammarConfig)
     executor: str = flag("native", "native kernels, or the numpy reference", choices=("native", "reference"))
     threads: int | None = flag(None, "compute threads; default: physical cores within affinity and CPU quota")
     seed: int | None = flag(None, "seed for requests that have none; default: random")

@@ -17,7 +17,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal, Protocol
+from typing import Protocol
+
+from legato.core.grammar import CompiledGrammar, Grammar, StructuredOutputsParams
 
 __all__ = [
     "NO_BLOCK",
@@ -52,21 +54,6 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
-    """What the text of an answer must look like. `source` is read by kind.
-
-    json_object  nothing: any JSON object
-    json_schema  a JSON schema, as JSON text
-    regex        a regular expression that matches the whole answer
-    choice       a JSON list of strings, one of which is the answer
-    lark         a grammar in llguidance's dialect of Lark
-    """
-
-    kind: Literal["json_object", "json_schema", "regex", "choice", "lark"]
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to choose tokens. Ranges are checked by `legato.sampling.params.validate`, which raises RequestError."""
 
@@ -91,7 +78,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt; max_tokens may be 0 then
     logit_bias: Mapping[int, float] | None = None  # added to the logits of these token ids; cut to [-100, 100]
     allowed_token_ids: tuple[int, ...] | None = None  # no others are chosen
-    grammar: Grammar | None = None  # tokens that do not fit are not chosen
+    grammar: Grammar | None = None  # tokens that do not fit are not chosen; the answer ends where nothing can follow
+    structured_outputs: StructuredOutputsParams | None = None  # becomes `grammar`, of which it is a description
     bad_words: tuple[str, ...] = ()  # the output does not hold their tokens, as after a space or without one
     skip_reading_prefix_cache: bool = False  # compute the whole prompt; what is computed may still serve others
 
@@ -123,6 +111,7 @@ class Request:
     adapter: int = -1
     bad_words: tuple[tuple[int, ...], ...] = ()
     breakpoints: tuple[Breakpoint, ...] = ()
+    grammar: CompiledGrammar | None = None  # params.grammar, compiled
 
 
 class OutputPurpose(IntEnum):

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import legato
 from legato.core.config import EngineConfig
 from legato.core.types import Executor, ExecutorInfo
+from legato.engine.grammars import Grammars
 from legato.engine.inputs import Inputs
 from legato.engine.loop import EngineLoop
 from legato.engine.metrics import Metrics
+from legato.sampling.compiler import GrammarCompiler, Vocabulary
 from legato.scheduler.scheduler import Scheduler
 from legato.tokenizer.assets import TextAssets
 from legato.tokenizer.tokenizer import Tokenizer
@@ -22,6 +24,7 @@ class Engine:
 
     loop: EngineLoop
     inputs: Inputs
+    grammars: Grammars
     tokenizer: Tokenizer
     metrics: Metrics
     executor: Executor
@@ -33,6 +36,7 @@ class Engine:
 
     def close(self) -> None:
         """Free the model. The loop must have ended."""
+        self.grammars.close()
         self.executor.close()
         if self.hold is not None:
             self.hold.close()
@@ -63,8 +67,17 @@ def assemble(
         check=scheduler.check,
         seed=config.seed,
     )
+    vocabulary = Vocabulary(
+        info.vocab_size,
+        tokenizer.token_bytes,
+        {*tokenizer.special_tokens.values(), *assets.eos_token_ids},
+        tokenizer.encode_further,
+    )
+    grammars = Grammars(GrammarCompiler(vocabulary, config.grammars), config.grammars)
     loop = EngineLoop(scheduler, executor, tokenizer, metrics, config.scheduler)
-    return Engine(loop, inputs, tokenizer, metrics, executor, info, names, _fingerprint(name, info), memory, hold)
+    return Engine(
+        loop, inputs, grammars, tokenizer, metrics, executor, info, names, _fingerprint(name, info), memory, hold
+    )
 
 
 def _fingerprint(name: str, info: ExecutorInfo) -> str:

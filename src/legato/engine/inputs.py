@@ -100,11 +100,16 @@ class Inputs:
 
         arrival_s: when it came, by time.monotonic(); now, if not given.
         cache_salt: what is computed is shared only with requests that have the same one; None is one of them.
+        A grammar is not compiled here: `Grammars.compiled` does that with the request.
         A `max_tokens` that does not fit into the context is refused; None means `default_max_tokens`, cut to what is
         left of the context (None: all that is left).
         """
+        described = params.structured_outputs
+        if described is not None and params.grammar is not None:
+            raise RequestError("structured_outputs and grammar are two names for one thing", param="grammar")
         params = replace(
             params,
+            grammar=params.grammar if described is None else described.to_grammar(),
             stop=_as_tuple(params.stop),
             stop_token_ids=tuple(params.stop_token_ids),
             allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),

@@ -166,7 +166,7 @@ class LLM:
 
     def _request(self, ids: Sequence[int], params: SamplingParams | None, cache_salt: str | None) -> Request:
         given = self.get_default_sampling_params() if params is None else params
-        return self._engine.inputs.request(ids, given, cache_salt=cache_salt)
+        return self._engine.grammars.compiled(self._engine.inputs.request(ids, given, cache_salt=cache_salt))
 
     def _run(
         self,

@@ -11,6 +11,7 @@ from legato.core.types import SamplingParams
 from legato.protocol.cache_control import CacheControl
 from legato.protocol.parse import Accepted, Body
 from legato.protocol.responses import Style
+from legato.protocol.structured import ResponseFormat, StructuredOutputs, grammar_of
 
 __all__ = ["NOTHING", "REFUSED", "GenerateBody", "StreamOptions", "checked"]
 
@@ -62,6 +63,8 @@ class GenerateBody(Accepted):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
     cache_control: CacheControl | None = None
     stream: bool = False
@@ -94,6 +97,8 @@ class GenerateBody(Accepted):
                 given[name] = tuple(value)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
+        if (grammar := grammar_of(self.response_format, self.structured_outputs)) is not None:
+            given["grammar"] = grammar
         return replace(
             defaults,
             max_tokens=self._max_tokens(),
@@ -146,13 +151,12 @@ def checked(body: _G) -> _G:
 NOTHING: tuple[object, ...] = ()
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
     "priority": (0,),
     **dict.fromkeys(
         (
             *("best_of", "documents", "ec_transfer_params", "kv_transfer_params"),
             *("length_penalty", "media_io_kwargs", "mm_processor_kwargs"),
-            *("repetition_detection", "session_id", "structured_outputs", "thinking_token_budget"),
+            *("repetition_detection", "session_id", "thinking_token_budget"),
             *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),
         ),
         NOTHING,

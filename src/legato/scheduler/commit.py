@@ -12,6 +12,7 @@ __all__ = ["commit_result", "commit_tokens", "end_without_token"]
 
 FAULT = "the computation gave NaN or infinite values"
 NO_TOKEN = "no token could be sampled"
+NO_TOKEN_FITS = "no token could be sampled: the grammar allows none of those that the request's other fields leave"
 
 
 def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> list[TokenEvent]:
@@ -30,7 +31,8 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
             ledger.num_corrupted += 1
             events.append(end_without_token(ledger, sequence, Event.ERROR, FAULT))
         elif output >= 0 and result.tokens[output] < 0:
-            events.append(end_without_token(ledger, sequence, Event.ERROR, NO_TOKEN))
+            why = NO_TOKEN if sequence.matcher is None else NO_TOKEN_FITS
+            events.append(end_without_token(ledger, sequence, Event.ERROR, why))
         else:
             ledger.keep_prefix(sequence, start, start + num_rows)
             _note_scores(sequence, result, scored)
@@ -56,10 +58,28 @@ def commit_tokens(ledger: Ledger, sequence: Sequence, tokens: "array[int]") -> F
     """Append new tokens, of which only the last can end the sequence. Its reason if it did."""
     sequence.tokens.extend(tokens)
     sequence.num_tokens += len(tokens)
-    stopped = tokens[-1] in sequence.end_ids and sequence.num_tokens > sequence.min_end_position
-    if stopped or sequence.num_tokens == sequence.max_tokens:
-        ledger.end(sequence, Event.STOP if stopped else Event.LENGTH)
+    end = _end_after(sequence, tokens[-1])
+    if end is not None:
+        ledger.end(sequence, end)
     return sequence.finish_reason
+
+
+def _end_after(sequence: Sequence, token: int) -> Event | None:
+    """How the sequence ends with its new token; None: it goes on. Its matcher sees all tokens but an end token."""
+    if token in sequence.end_ids and sequence.num_tokens > sequence.min_end_position:
+        return Event.STOP
+    if sequence.matcher is not None:
+        sequence.matcher.accept(token)
+        if sequence.matcher.failure is not None:
+            return Event.ERROR
+    if _is_complete(sequence):
+        return Event.STOP
+    return Event.LENGTH if sequence.num_tokens == sequence.max_tokens else None
+
+
+def _is_complete(sequence: Sequence) -> bool:
+    """Whether nothing can follow by the grammar: the end without an end token."""
+    return sequence.matcher is not None and sequence.matcher.complete
 
 
 def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output: int) -> TokenEvent:
@@ -77,7 +97,8 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         logprobs=(result.logprobs[output],) if wants_logprobs else (),
         top_logprobs=(result.top_logprobs[output],) if wants_logprobs and result.top_logprobs else (),
         finish=finish,
-        stop_token=token if finish is FinishReason.STOP else None,
+        stop_token=token if finish is FinishReason.STOP and not _is_complete(sequence) else None,
+        error=None if sequence.matcher is None else sequence.matcher.failure,
         num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
         prompt_logprobs=scores,
         num_pinned=sequence.num_pinned if position == sequence.num_prompt else 0,

@@ -39,7 +39,8 @@ def steady_steps(ledger: Ledger, entries: list[Entry]) -> int:
 def _foreseeable(entry: Entry) -> bool:
     """Whether only its length ends the sequence, and nobody asks for more than its tokens."""
     sequence, params = entry.sequence, entry.sequence.request.params
-    return not sequence.end_ids and sequence.scores is None and params.logprobs is None and params.max_tokens != 0
+    plain = sequence.scores is None and sequence.matcher is None
+    return plain and not sequence.end_ids and params.logprobs is None and params.max_tokens != 0
 
 
 def commit_steady(ledger: Ledger, entries: list[Entry], tokens: "list[array[int]]") -> list[TokenEvent]:

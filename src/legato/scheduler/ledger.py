@@ -125,6 +125,8 @@ class Ledger:
             self.prefix_queries += sequence.num_prompt
             self.prefix_hits += sequence.num_cached
             self._pin(sequence, 0, sequence.num_computed)
+        if sequence.matcher is None and (grammar := sequence.request.grammar) is not None:
+            sequence.matcher = grammar.matcher(sequence.request.end_token_ids)
         sequence.slot = self._free_slots.pop()
         sequence.run += 1
         sequence.wants_reset = True

@@ -122,6 +122,8 @@ class _Outputs:
     def __init__(self) -> None:
         self.rows, self.params, self.targets = array("i"), array("i"), array("i")
         self.purposes = array("b")
+        self.mask_indices = array("i")
+        self.masks: list[bytes] = []
 
     def add(self, sequence: Sequence, first_row: int, start: int, end: int) -> tuple[range, int]:
         """Output rows of a sequence whose rows from `first_row` on are at positions [start, end).
@@ -137,6 +139,9 @@ class _Outputs:
         if start == end or end != sequence.num_tokens:
             return scored, -1
         self._append(first_row + end - start - 1, sequence.slot, OutputPurpose.SAMPLE, -1)
+        if sequence.matcher is not None:
+            self.mask_indices[-1] = len(self.masks)
+            self.masks.append(sequence.matcher.mask)
         return scored, len(self.rows) - 1
 
     def _append(self, row: int, slot: int, purpose: OutputPurpose, target: int) -> None:
@@ -144,6 +149,7 @@ class _Outputs:
         self.params.append(slot)
         self.purposes.append(purpose)
         self.targets.append(target)
+        self.mask_indices.append(-1)
 
 
 def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[StepPlan, list[Entry]]:
@@ -194,7 +200,8 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
         out_rows=outputs.rows,
         out_purposes=outputs.purposes,
         out_params=outputs.params,
-        out_masks=array("i"),
+        out_masks=outputs.mask_indices if outputs.masks else array("i"),
+        masks=tuple(outputs.masks),
         out_targets=outputs.targets if any(target >= 0 for target in outputs.targets) else array("i"),
         resets=tuple(resets),
     )

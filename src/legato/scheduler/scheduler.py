@@ -97,6 +97,8 @@ class Scheduler:
             QueueFullError: as many sequences wait as may, beyond those that free places will take.
         """
         self.check(request)
+        if request.grammar is None and request.params.grammar is not None:
+            raise RequestError("the grammar of the request is not compiled", param="grammar")
         ledger = self._ledger
         if request.request_id in ledger.sequences:
             raise RequestError(f"request {request.request_id} is already running", param="request_id")

@@ -5,6 +5,7 @@ from enum import Enum, auto
 
 from legato.cache.block_tables import BlockTables
 from legato.cache.prefix import Prefix
+from legato.core.grammar import Matcher
 from legato.core.types import FinishReason, PromptLogprobs, Request
 
 __all__ = ["Event", "Sequence", "State", "transition"]
@@ -59,6 +60,7 @@ class Sequence:
         "choice",
         "end_ids",
         "finish_reason",
+        "matcher",
         "max_tokens",
         "min_end_position",
         "num_cached",
@@ -96,6 +98,7 @@ class Sequence:
         self.prefixes: list[Prefix] = []  # see PrefixCache.chain; kept over a preemption, as the tokens are
         self.num_cached = 0  # prompt tokens that were computed already at the first admission
         self.num_pinned = 0  # prompt tokens that it computed and that are pinned for its breakpoints
+        self.matcher: Matcher | None = None  # made at the first admission; kept over a preemption, as the tokens are
         self.tables = tables
         self.slot = -1
         self.run = 0  # counts admissions: tells a step's result from before a preemption from one after it

@@ -73,6 +73,7 @@ def _generation(state: ServerState) -> Iterator[Route]:
         generation = await state.prepare(partial(make, arrival_s), data)
         meter: Meter = http.scope[METER]
         meter.reserve(generation.estimated_tokens())
+        generation = await state.with_grammars(generation)
         if generation.style.stream:
             return EventStream(generation.frames(meter), state.keep_alive_s)
         return json_response(await unless_gone(http.receive, generation.whole(meter)))

@@ -115,6 +115,7 @@ class HttpServer(uvicorn.Server):
         self._state = ServerState(
             self.client,
             engine.inputs,
+            engine.grammars,
             engine.metrics,
             engine.tokenizer,
             model_names=engine.model_names,

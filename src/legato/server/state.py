@@ -5,10 +5,12 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from legato.core.errors import QueueFullError, RequestError
 from legato.engine.client import EngineClient
+from legato.engine.grammars import Grammars
 from legato.engine.inputs import Inputs
 from legato.engine.metrics import Metrics
 from legato.protocol.chat import parse_chat
@@ -33,6 +35,7 @@ class ServerState:
         self,
         client: EngineClient,
         inputs: Inputs,
+        grammars: Grammars,
         metrics: Metrics,
         tokenizer: Tokenizer,
         *,
@@ -55,6 +58,7 @@ class ServerState:
         self.open_requests = 0
         self.inputs = inputs
         self.makes_traces = makes_traces
+        self._grammars = grammars
         self._stall_timeout_s = stall_timeout_s
         self._stream_interval = stream_interval
         self._fingerprint = fingerprint
@@ -90,6 +94,11 @@ class ServerState:
         if len(data) <= LARGE_BODY:
             return make(data)
         return await asyncio.get_running_loop().run_in_executor(self._threads, make, data)
+
+    async def with_grammars(self, generation: Generation) -> Generation:
+        """The same once the grammars of its requests are compiled. RequestError where one cannot be used."""
+        requests = await self._grammars.all_compiled(generation.requests)
+        return replace(generation, requests=requests)
 
     def chat(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/chat/completions, ready to run. RequestError names what is wrong. Any thread."""

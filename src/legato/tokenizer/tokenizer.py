@@ -85,6 +85,10 @@ class Tokenizer:
             first = False
         return ids
 
+    def encode_further(self, text: str) -> list[int]:
+        """Ids of a text that goes on where another one ended."""
+        return self.encode_parts(("", text))
+
     def split_special(self, text: str) -> Iterator[str | int]:
         """Cuts a text at its control tokens: texts and control token ids in order."""
         position = 0

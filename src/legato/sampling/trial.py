@@ -1,0 +1,91 @@
+"""Compile a grammar elsewhere first: what a client wrote may take endless time, all memory, or overflow the stack."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["Trial"]
+
+_PROGRAM = Path(__file__).with_name("trial_child.py")
+
+
+class Trial:
+    """A child process that compiles one grammar at a time; started at first use, and again after one has killed it.
+
+    Safe to use from several threads, which take turns.
+    """
+
+    def __init__(self, setup: Callable[[], Mapping[str, Any]]) -> None:
+        """setup, called when the child starts: the child's first message.
+
+        tokens: each in hex, the last one an end token. special: ids that are no text. limits: of LLParserLimits.
+        seconds: CPU time that a grammar may take. memory: bytes of address space that it may take.
+        """
+        self._setup = setup
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, kind: str, text: str) -> dict[str, str]:
+        """The child's answer: the grammar in llguidance's form as "grammar", or what is wrong with it as "error"."""
+        with self._lock:
+            if self._closed:
+                return {"error": "the engine is shutting down"}
+            child = self._child
+            try:
+                if child is None:
+                    child = self._child = _start()
+                    _send(child, self._setup())
+                _send(child, (kind, text))
+                return _receive(child)
+            except (OSError, EOFError):
+                self._child = None
+                return {"error": _death(child)}
+
+    def close(self) -> None:
+        """End the child. A trial that runs meanwhile gets an error."""
+        self._closed = True
+        if (child := self._child) is not None:
+            child.kill()
+            child.wait()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    command = (sys.executable, "-P", str(_PROGRAM))
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def _death(child: subprocess.Popen[bytes] | None) -> str:
+    if child is None:
+        return "the process that tries grammars cannot be started"
+    child.kill()  # unless it is dead already
+    if child.wait() == -signal.SIGPROF:
+        return "it takes too long to compile (grammar_timeout)"
+    return "it takes too much memory or stack to compile (max_grammar_memory)"
+
+
+def _send(child: subprocess.Popen[bytes], message: object) -> None:
+    assert child.stdin is not None
+    data = json.dumps(message).encode()
+    child.stdin.write(len(data).to_bytes(4, "little") + data)
+    child.stdin.flush()
+
+
+def _receive(child: subprocess.Popen[bytes]) -> dict[str, str]:
+    """EOFError: the child is dead. It ends by itself when a grammar takes too much."""
+    assert child.stdout is not None
+    answer: dict[str, str] = json.loads(_read(child.stdout, int.from_bytes(_read(child.stdout, 4), "little")))
+    return answer
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data

@@ -1,0 +1,191 @@
+"""What a grammar does to a sequence: a mask on each sampled row, an end where nothing can follow."""
+
+from array import array
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from legato.core.errors import RequestError
+from legato.core.grammar import Grammar
+from legato.core.types import FinishReason, Request
+from support.driving import drive, make_request, scheduler_for
+from support.oracles import assert_roomy_is_starved
+from support.scripted import AnswerAll, ScriptedExecutor
+
+VOCAB = 100
+END = 2
+
+
+def mask_of(*tokens: int) -> bytes:
+    return sum(1 << token for token in set(tokens)).to_bytes((VOCAB + 7) // 8, "little")
+
+
+@dataclass
+class Steps:
+    """A grammar that allows `allowed[i]` at step i, is complete behind the last, may end where END is there."""
+
+    allowed: tuple[tuple[int, ...], ...]
+    breaks_at: int = -1
+    matchers: list["StepMatcher"] = field(default_factory=list)
+
+    def matcher(self, end_token_ids: frozenset[int]) -> "StepMatcher":
+        self.matchers.append(StepMatcher(self, end_token_ids))
+        return self.matchers[-1]
+
+
+class StepMatcher:
+    def __init__(self, grammar: Steps, ends: frozenset[int]) -> None:
+        self._grammar, self._ends = grammar, ends
+        self.accepted: list[int] = []
+        self.complete = False
+        self.failure: str | None = None
+
+    @property
+    def mask(self) -> bytes:
+        now = self._grammar.allowed[len(self.accepted)]
+        return mask_of(*(token for token in now if token != END), *(self._ends if END in now else ()))
+
+    def accept(self, token: int) -> None:
+        assert self.mask[token // 8] >> token % 8 & 1, "a token that the mask does not allow"
+        self.accepted.append(token)
+        self.complete = len(self.accepted) == len(self._grammar.allowed)
+        if len(self.accepted) == self._grammar.breaks_at:
+            self.failure = "it broke"
+
+
+def with_grammar(request: Request, grammar: Steps) -> Request:
+    return replace(request, params=replace(request.params, grammar=Grammar("regex", "a")), grammar=grammar)
+
+
+def run(request: Request, answer: tuple[int, ...] = (), **executor: object):
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll(answer, then=50), **executor)  # type: ignore[arg-type]
+    return drive(scheduler_for(fake), fake, [request]), fake
+
+
+def test_every_sampled_row_has_its_mask_and_no_other_row_has_one() -> None:
+    grammar = Steps(((10, 11), (12,), (13, 14)))
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((11, 50, 14), then=50))
+    free = make_request("free", range(3), max_tokens=5, seed=1)
+    bound = with_grammar(make_request("bound", range(40), max_tokens=9, ends={END}, seed=2), grammar)
+    outcomes = drive(scheduler_for(fake, long_prefill_token_threshold=16), fake, [free, bound])
+    assert outcomes["bound", 0].tokens == [11, 12, 14]
+    assert outcomes["bound", 0].finish is FinishReason.STOP
+    assert outcomes["bound", 0].stop_token is None, "the last token is text, not an end token"
+    assert outcomes["free", 0].finish is FinishReason.LENGTH
+    masks = [plan.masks for plan in fake.plans]
+    assert masks == [
+        (),
+        (),
+        (mask_of(10, 11),),
+        (
+            mask_of(
+                12,
+            ),
+        ),
+        (mask_of(13, 14),),
+    ]
+    assert [list(plan.out_masks) for plan in fake.plans] == [[], [], [-1, 0], [-1, 0], [-1, 0]]
+
+
+def test_an_end_token_ends_the_answer_and_the_matcher_does_not_see_it() -> None:
+    grammar = Steps(((10,), (11, END), (12,)))
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=9, ends={END}), grammar), (10, END))
+    assert (outcomes["r", 0].tokens, outcomes["r", 0].stop_token) == ([10, END], END)
+    assert grammar.matchers[0].accepted == [10]
+
+
+def test_ignore_eos_goes_on_as_long_as_something_can_follow() -> None:
+    grammar = Steps(((10,), (11, END), (12,)))
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=9, ignore_eos=True), grammar), (10, END))
+    assert outcomes["r", 0].tokens == [10, 11, 12]
+    assert outcomes["r", 0].finish is FinishReason.STOP
+
+
+def test_the_grammar_ends_the_answer_before_min_tokens() -> None:
+    grammar = Steps(((10,), (11,)))
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=9, min_tokens=5, ends={END}), grammar))
+    assert outcomes["r", 0].tokens == [10, 11]
+    assert outcomes["r", 0].finish is FinishReason.STOP
+
+
+def test_max_tokens_ends_an_answer_that_the_grammar_does_not() -> None:
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=2, ends={END}), Steps(((10,), (11,), (12,)))))
+    assert outcomes["r", 0].tokens == [10, 11]
+    assert outcomes["r", 0].finish is FinishReason.LENGTH
+
+
+def test_an_answer_that_is_complete_with_its_last_token_is_no_length() -> None:
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=2, ends={END}), Steps(((10,), (11,)))))
+    assert outcomes["r", 0].finish is FinishReason.STOP
+
+
+def test_a_matcher_that_breaks_ends_its_sequence_only() -> None:
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((), then=50))
+    broken = with_grammar(make_request("broken", [1], max_tokens=5), Steps(((10,), (11,), (12,)), breaks_at=2))
+    other = make_request("other", [2], max_tokens=5, seed=9)
+    outcomes = drive(scheduler_for(fake), fake, [broken, other])
+    assert (outcomes["broken", 0].finish, outcomes["broken", 0].error) == (FinishReason.ERROR, "it broke")
+    assert outcomes["other", 0].finish is FinishReason.LENGTH
+
+
+def test_where_other_fields_leave_nothing_the_error_says_so() -> None:
+    grammar = Steps(((10,), ()))
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=5), grammar))
+    assert outcomes["r", 0].finish is FinishReason.ERROR
+    assert "grammar allows none" in (outcomes["r", 0].error or "")
+
+
+def test_choices_have_matchers_of_their_own_made_when_they_are_admitted() -> None:
+    grammar = Steps(((10, 20), (11, 21)))
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=lambda history, params, seen: 10 if params.choice % 2 else 20)
+    scheduler = scheduler_for(fake, max_num_seqs=2)
+    scheduler.add(with_grammar(make_request("r", [1], n=3, max_tokens=5, temperature=1.0), grammar))
+    assert grammar.matchers == []
+    outcomes = drive(scheduler, fake)
+    assert [outcomes["r", choice].tokens for choice in range(3)] == [[20, 21], [10, 11], [20, 21]]
+    assert len(grammar.matchers) == 3
+
+
+@pytest.mark.parametrize("num_blocks", [7, 9])
+def test_c03_preempted_sequences_keep_their_matchers(num_blocks: int) -> None:
+    """C03: guided answers are the same with and without preemptions; nothing is accepted twice."""
+    grammars: list[Steps] = []
+
+    def make(blocks: int):
+        executor = ScriptedExecutor(num_blocks=blocks, block_size=4, vocab_size=VOCAB, max_position=29)
+        return scheduler_for(executor, long_prefill_token_threshold=5, max_num_batched_tokens=16), executor
+
+    def requests() -> list[Request]:
+        made = []
+        for i in range(6):
+            grammars.append(Steps(tuple(tuple(range(10 + i, 90, 3 + step)) for step in range(18))))
+            plain = make_request(f"r{i}", range(i, i + 2 + i), max_tokens=20, seed=i)
+            made.append(with_grammar(plain, grammars[-1]))
+        return made
+
+    assert_roomy_is_starved(lambda: make(1000), lambda: make(num_blocks), requests())
+    assert all(len(matcher.accepted) == 18 for grammar in grammars for matcher in grammar.matchers)
+
+
+def test_a_grammar_that_nobody_compiled_is_refused() -> None:
+    executor = ScriptedExecutor(vocab_size=VOCAB)
+    request = make_request("r", [1], max_tokens=2, grammar=Grammar("regex", "a"))
+    with pytest.raises(RequestError, match="not compiled"):
+        scheduler_for(executor).add(request)
+
+
+def test_a_result_from_before_a_preemption_does_not_reach_the_matcher() -> None:
+    grammar = Steps(((10,), (11,), (12,)))
+    executor = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((), then=50), plans_in_flight=2)
+    scheduler = scheduler_for(executor)
+    scheduler.add(with_grammar(make_request("r", [1], max_tokens=5), grammar))
+    plan = scheduler.plan()
+    assert plan is not None
+    executor.launch(plan)
+    ledger = scheduler._ledger
+    ledger.evict(ledger.running[0])
+    assert scheduler.commit(plan, executor.collect(plan.step_id)) == []
+    assert grammar.matchers[0].accepted == []
+    outcomes = drive(scheduler, executor)
+    assert outcomes["r", 0].tokens == [10, 11, 12]
+    assert array("i", grammar.matchers[0].accepted) == array("i", [10, 11, 12])

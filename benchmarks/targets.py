@@ -88,6 +88,17 @@ def _http() -> dict[str, Target]:
     return rows
 
 
+def _observability() -> dict[str, Target]:
+    return {
+        "observed-http": Target(
+            "`mixed` over HTTP with metrics, logs and traces", "int8", "the same without", 0.98, "x", "observability.py"
+        ),
+        "observed-engine": Target(
+            "`mixed` inside the engine, counting", "int8", "the same without", 0.98, "x", "observability.py"
+        ),
+    }
+
+
 def _kernels() -> dict[str, Target]:
     rows = {}
     for format, limit in (("int8", 0.75), ("bf16", 0.85)):
@@ -139,7 +150,7 @@ def _large() -> dict[str, Target]:
 
 GROUPS: dict[str, dict[str, Target]] = {
     "Throughput": _throughput(),
-    "Serving": _http(),
+    "Serving": _http() | _observability(),
     "Batching": _policies(),
     "Kernels": _kernels(),
     "Start and build": _start(),

@@ -17,12 +17,13 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from legato.core.grammar import CompiledGrammar, Grammar, StructuredOutputsParams
 
 __all__ = [
     "NO_BLOCK",
+    "BeamOptions",
     "BlockCopy",
     "BlockTable",
     "Breakpoint",
@@ -90,6 +91,19 @@ class Breakpoint:
 
     length: int
     ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOptions:
+    """Beam search. width: beams that live, and answers. Longer answers win with a higher `length_penalty`.
+
+    early_stopping: True ends the search with the first `width` finished beams; False once no live beam scores better
+    than all of them at its present length; "never" once none can at any length that it may reach.
+    """
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from legato.core.errors import RequestError
-from legato.core.types import SamplingParams
+from legato.core.types import BeamOptions, SamplingParams
+from legato.protocol.beams import beam_options
 from legato.protocol.cache_control import CacheControl
 from legato.protocol.parse import Accepted, Body
 from legato.protocol.responses import Style
@@ -67,6 +68,9 @@ class GenerateBody(Accepted):
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
     cache_control: CacheControl | None = None
+    use_beam_search: bool = False
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     stream_interval: int | None = None
@@ -87,6 +91,10 @@ class GenerateBody(Accepted):
             prompt_logprobs=self.prompt_logprobs,
         )
 
+    def beam(self) -> BeamOptions | None:
+        """Beam search, where it is asked for; `n` is its width. RequestError for what does not go with it."""
+        return beam_options({name: getattr(self, name) for name in type(self).model_fields})
+
     def sampling(self, defaults: SamplingParams) -> SamplingParams:
         """`defaults` with what this body sets. Ranges are not checked here."""
         given = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
@@ -99,6 +107,11 @@ class GenerateBody(Accepted):
             given["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
         if (grammar := grammar_of(self.response_format, self.structured_outputs)) is not None:
             given["grammar"] = grammar
+        if self.use_beam_search:
+            if grammar is not None:
+                name = "response_format" if self.structured_outputs is None else "structured_outputs"
+                raise RequestError(f"{name} is not supported with use_beam_search", param=name)
+            given["temperature"] = 1.0  # unread; any above 0 allows several choices
         return replace(
             defaults,
             max_tokens=self._max_tokens(),
@@ -150,12 +163,11 @@ def checked(body: _G) -> _G:
 # Names that OpenAI's or vLLM's API has and this server does not, with the values that ask for nothing.
 NOTHING: tuple[object, ...] = ()
 REFUSED: Mapping[str, tuple[object, ...]] = {
-    "use_beam_search": (False,),
     "priority": (0,),
     **dict.fromkeys(
         (
             *("best_of", "documents", "ec_transfer_params", "kv_transfer_params"),
-            *("length_penalty", "media_io_kwargs", "mm_processor_kwargs"),
+            *("media_io_kwargs", "mm_processor_kwargs"),
             *("repetition_detection", "session_id", "thinking_token_budget"),
             *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),
         ),

@@ -3,10 +3,12 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from legato.core.errors import LegatoError, QueueFullError
-from legato.core.types import FinishReason, Request
+from legato.core.types import BeamOptions, FinishReason, Request
+from legato.engine.beam_stream import BeamStream
 from legato.engine.client import EngineClient, OutputStream
 from legato.engine.inputs import Echo
 from legato.engine.outputs import Output
@@ -41,6 +43,7 @@ class Generation:
     requests: Sequence[Request]
     style: Style
     echoes: Sequence[Echo] | None = None  # per prompt: what its answers begin with
+    beam: BeamOptions | None = None  # the choices are found by beam search
 
     def estimated_tokens(self) -> int:
         """Tokens of the prompts and, about, of the answers."""
@@ -81,7 +84,9 @@ class Generation:
         if tally.complete:  # the meter is closed by now: who has read the end may send the next request
             yield (events.usage(tally.usage()) if self.style.include_usage else b"") + DONE
 
-    async def _stream(self, stream: OutputStream, tally: "_Tally", frames: Frames) -> AsyncGenerator[bytes, None]:
+    async def _stream(
+        self, stream: OutputStream | BeamStream, tally: "_Tally", frames: Frames
+    ) -> AsyncGenerator[bytes, None]:
         """All events of the choices, or an error event and no more."""
         scores = self._scores()
         pace = Pace(self.style.interval)
@@ -115,8 +120,11 @@ class Generation:
                 anything_sent = True
                 yield b"".join(out)
 
-    def _submit(self) -> OutputStream:
-        return self.client.submit(self.requests, Origin(CURRENT.get(), self.reply, self.style.stream))
+    def _submit(self) -> OutputStream | BeamStream:
+        submit = partial(self.client.submit, origin=Origin(CURRENT.get(), self.reply, self.style.stream))
+        if self.beam is None:
+            return submit(self.requests)
+        return BeamStream(submit, self.requests, self.beam, self.tokenizer)
 
     def _scores(self) -> Scores:
         return Scores(self.requests, self.tokenizer, self.reply.chat, self.style, self.echoes)

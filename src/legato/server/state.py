@@ -115,7 +115,9 @@ class ServerState:
             cache_salt=body.cache_salt,
             breakpoints=self.inputs.breakpoints(prompt, talk, body.hints(), **arguments),
         )
-        return Generation(self.client, self.tokenizer, reply, [request], body.style(self._stream_interval))
+        return Generation(
+            self.client, self.tokenizer, reply, [request], body.style(self._stream_interval), beam=body.beam()
+        )
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/completions, ready to run; one request per prompt. RequestError as above. Any thread."""
@@ -139,7 +141,13 @@ class ServerState:
                 )
             )
         return Generation(
-            self.client, self.tokenizer, reply, requests, body.style(self._stream_interval), echoes or None
+            self.client,
+            self.tokenizer,
+            reply,
+            requests,
+            body.style(self._stream_interval),
+            echoes or None,
+            body.beam(),
         )
 
     def _reply(self, body: GenerateBody, *, chat: bool) -> Reply:

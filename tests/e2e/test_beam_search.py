@@ -1,0 +1,149 @@
+"""Beam search over HTTP on a tiny model: exactly the beams of a plain search, whole, streamed and in a crowd."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import MODEL, Running, assert_error, running
+
+from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
+from legato.engine.assemble import assemble
+from support.byte_level import ASSETS, EOS, TOKENIZER, VOCAB
+from support.drive import logits
+from support.plain_beam import plain_beam_search
+from support.tiny_engines import open_native, write_tiny
+from support.tiny_models import tiny_config, tiny_source
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+PROMPT = [int(token) for token in np.random.RandomState(3).randint(3, VOCAB, 20)]
+ENDS = list(range(3, VOCAB, 9))[:8]  # so that beams end early too
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tiny_source(tiny_config("llama", vocab_size=VOCAB))
+    return write_tiny(tmp_path_factory.mktemp("engine") / "tiny.legato", source, format="fp32")
+
+
+@pytest.fixture(scope="module")
+def server(path: Path) -> Iterator[Running]:
+    config = EngineConfig(scheduler=SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8))
+    with running(assemble(open_native(path, max_seqs=8), ASSETS, config, MODEL), ServerConfig(port=0)) as it:
+        yield it
+
+
+def expected(path: Path, prompt: Sequence[int], width: int, **more: Any) -> list[tuple[tuple[int, ...], float, bool]]:
+    executor = open_native(path, max_seqs=64)
+
+    def next_logprobs(tokens: Sequence[int]) -> list[float]:
+        row = logits(executor, [*prompt, *tokens])[-1].astype(np.float64)
+        return [float(value) for value in row - np.log(np.exp(row).sum())]
+
+    return plain_beam_search(next_logprobs, width, frozenset([EOS, *more.pop("ends", ())]), **more)
+
+
+@pytest.mark.parametrize(
+    ("width", "fields"),
+    [
+        (1, {}),
+        (4, {}),
+        (3, {"length_penalty": 0.0, "early_stopping": True}),
+        (3, {"length_penalty": 2.0, "early_stopping": "never"}),
+    ],
+)
+def test_beams_are_those_of_a_plain_search(server: Running, path: Path, width: int, fields: dict[str, Any]) -> None:
+    body = {"n": width, "max_tokens": 7, "use_beam_search": True, "stop_token_ids": ENDS, "return_token_ids": True}
+    answer = server.complete(PROMPT, **body, logprobs=2, **fields)
+    best = expected(path, PROMPT, width, max_tokens=7, ends=ENDS, **fields)
+    choices = answer["choices"]
+    assert [tuple(choice["token_ids"]) for choice in choices] == [tokens for tokens, _, _ in best]
+    assert [choice["finish_reason"] for choice in choices] == ["stop" if ended else "length" for *_, ended in best]
+    penalty = fields.get("length_penalty", 1.0)
+    for choice, (tokens, score, ended) in zip(choices, best, strict=True):
+        shown = tokens[:-1] if ended else tokens
+        assert choice["text"] == TOKENIZER.decoder(continuation=True).push(shown) or "\ufffd" in choice["text"]
+        assert choice["stop_reason"] == (tokens[-1] if ended and tokens[-1] != EOS else None)
+        total = sum(choice["logprobs"]["token_logprobs"])
+        assert abs(total / len(tokens) ** penalty - score) < 1e-3
+    assert answer["usage"]["completion_tokens"] == sum(len(tokens) for tokens, _, _ in best)
+    server.wait_drained()
+
+
+def test_a_stream_gives_the_final_beams_in_order(server: Running) -> None:
+    talk = [{"role": "user", "content": "hi"}]
+    body = {"n": 3, "max_tokens": 5, "use_beam_search": True, "return_token_ids": True, "temperature": 0}
+    for path, content in ((COMPLETIONS, {"prompt": [PROMPT, PROMPT[:7]]}), (CHAT, {"messages": talk})):
+        whole = server.post(path, **content, **body).json()
+        stream = server.stream(path, **content, **body, stream_options={"include_usage": True})
+        ids: dict[int, list[int]] = {}
+        for chunk in stream.chunks:
+            for choice in chunk["choices"]:
+                ids.setdefault(choice["index"], []).extend(choice.get("token_ids", ()))
+        assert ids == {choice["index"]: choice["token_ids"] for choice in whole["choices"]}
+        assert list(ids) == sorted(ids), "in order"
+        texts = [(c["message"]["content"] if path == CHAT else c["text"]) for c in whole["choices"]]
+        assert [choice["text"] for choice in stream.choices().values()] == texts
+        assert stream.usage is not None
+        assert {**stream.usage, "prompt_tokens_details": 0} == {**whole["usage"], "prompt_tokens_details": 0}
+
+
+def test_p1_beams_do_not_depend_on_the_crowd(server: Running) -> None:
+    bodies = [{"prompt": PROMPT[: 8 + i], "n": 1 + i % 4, "max_tokens": 6, "use_beam_search": True} for i in range(8)]
+
+    def ask(body: dict[str, Any]) -> Any:
+        return server.post(COMPLETIONS, **body, return_token_ids=True, logprobs=1).json()["choices"]
+
+    def told(choices: Any) -> Any:
+        return [{key: choice[key] for key in ("token_ids", "logprobs", "finish_reason")} for choice in choices]
+
+    alone = [told(ask(body)) for body in bodies]
+    with ThreadPoolExecutor(8) as pool:
+        assert [told(choices) for choices in pool.map(ask, bodies)] == alone
+    server.wait_drained()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"length_penalty": 1.0}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        *(
+            ({"use_beam_search": True, **more}, next(iter(more)))
+            for more in (
+                {"n": 33},
+                {"n": 0},
+                {"temperature": 0.7},
+                {"top_p": 0.9},
+                {"top_k": 5},
+                {"presence_penalty": 0.1},
+                {"stop": "x"},
+                {"logit_bias": {"5": 1}},
+                {"allowed_token_ids": [5]},
+                {"bad_words": ["x"]},
+                {"prompt_logprobs": 1},
+                {"echo": True},
+                {"response_format": {"type": "json_object"}},
+                {"structured_outputs": {"choice": ["a"]}},
+                {"length_penalty": 11.0},
+                {"early_stopping": "sometimes"},
+                {"stop_token_ids": list(range(200)), "n": 8},
+            )
+        ),
+    ],
+)
+def test_what_beam_search_does_not_read_is_refused(server: Running, fields: dict[str, Any], param: str) -> None:
+    assert_error(server.post(COMPLETIONS, prompt="hi", **fields), 400, param=param)
+
+
+def test_neutral_values_and_ends(server: Running) -> None:
+    neutral = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "stop": [], "seed": 5}
+    body = {"prompt": PROMPT, "use_beam_search": True, "n": 2, "max_tokens": 6, "return_token_ids": True}
+    plain, same = (server.post(COMPLETIONS, **body, **more).json()["choices"] for more in ({}, neutral))
+    assert [choice["token_ids"] for choice in plain] == [choice["token_ids"] for choice in same]
+    first = plain[0]["token_ids"][0]
+    late = server.post(COMPLETIONS, **body, stop_token_ids=[first], min_tokens=3).json()["choices"]
+    assert all(first not in choice["token_ids"][:3] or len(choice["token_ids"]) > 3 for choice in late)
+    assert all(len(choice["token_ids"]) > 3 for choice in late)

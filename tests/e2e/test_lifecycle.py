@@ -158,8 +158,29 @@ def test_metrics_move() -> None:
         assert 'vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001"' in text
 
 
+def test_f01_metrics_answer_while_a_step_hangs_and_after_the_engine_has_failed() -> None:
+    executor = scripted()
+    with serving(executor) as server:
+
+        def value(name: str) -> float:
+            lines = server.http.get("/metrics").text.splitlines()
+            (line,) = [line for line in lines if line.startswith(f"{name}{{")]
+            return float(line.split()[-1])
+
+        assert (value("legato:engine_alive"), value("legato:step_age_seconds")) == (1, 0)
+        executor.gate.clear()
+        answer = in_background(server, prompt="one")
+        wait_until(lambda: value("legato:step_age_seconds") > 0)
+        assert value("vllm:num_requests_running") == 1
+        executor.failing_steps = {len(executor.plans) - 1}
+        executor.gate.set()
+        assert_error(answer.result(30), 503)
+        assert value("legato:engine_alive") == 0
+        assert 'finished_reason="error",model_name="scripted"} 1.0' in server.http.get("/metrics").text
+
+
 def test_f06_nothing_is_kept_of_requests_that_have_ended() -> None:
-    with serving(scripted()) as server:
+    with serving(scripted(), log_requests=True) as server:
         for i in range(40):
             server.complete(["one", "two"], n=2, temperature=1)
             server.post("/v1/completions", prompt="one", temperature=-1)
@@ -168,6 +189,7 @@ def test_f06_nothing_is_kept_of_requests_that_have_ended() -> None:
         server.wait_drained()
         loop, metrics = server.engine.loop, server.engine.metrics
         wait_until(lambda: not (loop._renderer._live or metrics.requests.num_live or loop.busy))
+        assert server.server.client._origins == {}
 
 
 def test_c17_sixty_streams_get_their_own_text_each() -> None:

@@ -49,6 +49,7 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._stopping = False
         self._step_began: float | None = None
+        metrics.watch(self.stalled_s, lambda: self.failure is None)
 
     # any thread
 
@@ -109,7 +110,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Step while there is work, sleep while there is none, until `stop` or a failure."""
-        while self.metrics.timed("idle", self._wait):
+        while self.metrics.phases.timed("idle", self._wait):
             self._step_began = began = time.monotonic()
             try:
                 self.step()
@@ -124,7 +125,7 @@ class EngineLoop:
 
     def step(self) -> None:
         """One step over whatever there is to do."""
-        timed = self.metrics.timed
+        timed = self.metrics.phases.timed
         timed("inbox", self._take_inbox)
         plan = timed("plan", self._scheduler.plan)
         if plan is not None:

@@ -5,7 +5,6 @@ The engine thread counts; what Prometheus reads is made from the counts when it 
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import ParamSpec, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 
@@ -14,6 +13,7 @@ from legato.core.config import EngineConfig
 from legato.core.types import ExecutorInfo, Request
 from legato.engine.instruments import Instruments, Values
 from legato.engine.outputs import Output
+from legato.engine.phases import Phases
 from legato.engine.process_metrics import add_process_metrics
 from legato.engine.request_metrics import RequestMetrics
 from legato.engine.stats_metrics import StatsMetrics
@@ -21,10 +21,6 @@ from legato.scheduler.stats import Move, SchedulerStats
 
 __all__ = ["Metrics"]
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-_PHASES = ("idle", "inbox", "plan", "launch", "render", "collect", "commit")
 _STEP = (
     *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1, 2.5, 5, 10, 30, 60),
@@ -42,11 +38,14 @@ class Metrics:
         model = self.instruments(model_name=model_name)
         self.requests = RequestMetrics(engine, max_model_len)
         self._stats = StatsMetrics(engine, stats)
-        self._loop_s = engine.counter(
+        self._engine = engine
+        self.phases = Phases()
+        engine.reading(
+            "counter",
             "legato:loop_seconds",
             "Time of the engine thread by what it did; collect waits for the step's result.",
+            self.phases.read,
             ("phase",),
-            [(phase,) for phase in _PHASES],
         )
         self._executor_s = engine.counter("legato:executor_seconds", "Time of steps by phase.", ("phase",))
         self._step_s = engine.histogram("legato:step_duration_seconds", "Time of one turn of the engine loop.", _STEP)
@@ -68,6 +67,15 @@ class Metrics:
         self.registry.register(made)
         return made
 
+    def watch(self, step_age_s: Callable[[], float], alive: Callable[[], bool]) -> None:
+        """Tell of the loop: how long its step has lasted, and whether it takes requests."""
+        self._engine.reading(
+            "gauge", "legato:step_age_seconds", "How long the step under way has lasted; 0 between steps.", step_age_s
+        )
+        self._engine.reading(
+            "gauge", "legato:engine_alive", "1, or 0 once the engine has failed.", lambda: float(alive())
+        )
+
     def text(self) -> bytes:
         """The exposition, in Prometheus' text format 0.0.4."""
         return generate_latest(self.registry)
@@ -83,14 +91,6 @@ class Metrics:
         self._stats.update(stats)
         self.requests.moved(moves)
         self.requests.came(outputs)
-
-    def timed(self, phase: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """What `call` returns; the time it takes counts as this phase of the loop."""
-        began = time.perf_counter()
-        try:
-            return call(*args, **kwargs)
-        finally:
-            self._loop_s.add(time.perf_counter() - began, phase)
 
     def stepped(self, seconds: float) -> None:
         """One turn of the loop took so long."""

@@ -306,6 +306,19 @@ def test_the_loop_says_where_its_time_goes() -> None:
     assert value(it, "legato:loop_seconds_total", phase="idle") == 0
 
 
+def test_idle_time_is_told_while_it_lasts() -> None:
+    """And what was told is never taken back: Prometheus would take that for a restart."""
+    it = engine(ScriptedExecutor(vocab_size=VOCAB))
+    readings: list[float] = []
+
+    def idle() -> None:
+        readings.extend(value(it, "legato:loop_seconds_total", phase="idle") for _ in range(3))
+
+    it.metrics.phases.timed("idle", idle)
+    assert 0 < readings[0] < readings[1] < readings[2]
+    assert value(it, "legato:loop_seconds_total", phase="idle") >= readings[2]
+
+
 def test_memory_is_told_by_pool_and_kind() -> None:
     it = engine(ScriptedExecutor(vocab_size=VOCAB, memory={"weights": 5, "kv": 7}))
 

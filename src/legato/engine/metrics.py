@@ -3,7 +3,6 @@
 The engine thread counts; what Prometheus reads is made from the counts when it asks, in the thread that asks.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest

@@ -150,12 +150,12 @@ def serving(
 
 
 @contextmanager
-def running(engine: Engine, config: ServerConfig) -> Iterator[Running]:
+def running(engine: Engine, config: ServerConfig, rebuild: Callable[[], Engine] | None = None) -> Iterator[Running]:
     """Serve an engine over HTTP until the block ends."""
     sockets = bind(config)
     ready = threading.Event()
     recorder = TrafficRecorder(config.record_traffic) if config.record_traffic else None
-    server = HttpServer(engine, config, ApiKeys.load(config), sockets, ready.set, recorder)
+    server = HttpServer(engine, config, ApiKeys.load(config), sockets, ready.set, recorder, rebuild)
     thread = threading.Thread(target=server.run, args=(sockets,))
     thread.start()
     try:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from legato.cli.flags import Commands, add_command, add_flags, read
@@ -42,11 +43,12 @@ def _run(args: argparse.Namespace) -> int:
     recorder = TrafficRecorder(config.server.record_traffic) if config.server.record_traffic else None
     engine = start(config.engine)
     ports = [sock.getsockname()[1] for sock in sockets]
+    rebuild = partial(start, config.engine) if config.server.on_engine_failure == "restart" else None
 
     def on_ready() -> None:
         print(_banner(engine, config.server, ports), flush=True)
 
-    return serve(engine, config.server, keys, sockets, on_ready, recorder)
+    return serve(engine, config.server, keys, sockets, on_ready, recorder, rebuild)
 
 
 def _url(config: ServerConfig, host: str, port: int) -> str:

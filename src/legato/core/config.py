@@ -284,6 +284,10 @@ class ServerConfig:
     admin_host: str = flag("127.0.0.1", "address of the admin port")
     drain_timeout: float = flag(30.0, "seconds running requests get after SIGTERM", aliases=("shutdown-timeout",))
     stall_timeout: float = flag(60.0, "seconds one step may last before /health says 503")
+    on_engine_failure: str = flag(
+        "exit", "end the process with status 1, or make the engine again in it", choices=("exit", "restart")
+    )
+    max_engine_restarts: int = flag(3, "with restart: engines made again within 10 minutes before the process ends")
     max_body_bytes: int = flag(8 << 20, "largest request body")
     stream_interval: int = flag(1, "least tokens per chunk of a stream; a request may ask for more")
     sse_keep_alive_interval: float = flag(0.0, "seconds without an event after which a stream gets a comment; 0: none")
@@ -309,7 +313,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "drain_timeout", "stall_timeout", "sse_keep_alive_interval")
-        _at_least(self, 1, "stream_interval", "max_body_bytes")
+        _at_least(self, 1, "stream_interval", "max_body_bytes", "max_engine_restarts")
         for name in ("port", "admin_port"):
             port = getattr(self, name)
             if port is not None and not 0 <= port < 65536:

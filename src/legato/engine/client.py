@@ -1,12 +1,14 @@
 """The only door to the engine for asynchronous code."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from legato.core.errors import QueueFullError
-from legato.core.types import Request
+from legato.core.types import FinishReason, Request
 from legato.engine.loop import EngineLoop
 from legato.engine.outputs import Output
 from legato.engine.timeline import Timeline
@@ -14,17 +16,23 @@ from legato.scheduler.stats import SchedulerStats
 
 __all__ = ["EngineClient", "OutputStream"]
 
+log = logging.getLogger(__name__)
+
+MAX_UNREAD = 1024  # outputs per choice that may wait for a reader, on top of what its connection buffers
+
 
 class OutputStream:
     """The outputs of requests that were submitted together, as they come. Leaving its context aborts what still runs.
 
     Iterating gives lists: all outputs since the last turn. It ends when every choice of every request has ended.
+    Where nobody reads, its requests are aborted when `MAX_UNREAD` outputs per choice wait; the last one is an error.
     """
 
     def __init__(self, client: "EngineClient", requests: Sequence[Request]) -> None:
         self._client = client
         self._open = {request.request_id: request.params.n for request in requests}
         self._arrived: list[Output] = []
+        self._most = MAX_UNREAD * sum(self._open.values())
         self._waiter: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> "OutputStream":
@@ -56,6 +64,9 @@ class OutputStream:
         """Take one output; True when its request has ended as a whole."""
         if output.request_id not in self._open:
             return True
+        if len(self._arrived) >= self._most:
+            self._give_up(output)
+            return True
         self._arrived.append(output)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -66,6 +77,15 @@ class OutputStream:
             return False
         del self._open[output.request_id]
         return True
+
+    def _give_up(self, output: Output) -> None:
+        """End all requests; an error takes the place of this output."""
+        log.warning("a client does not read its answer: %d requests are aborted", len(self._open))
+        error = "the answer was not read as fast as it came"
+        self._arrived.append(replace(output, text="", tokens=(), finish=FinishReason.ERROR, error=error))
+        for request_id in self._open:
+            self._client.abort(request_id)
+        self._open.clear()
 
 
 class EngineClient:

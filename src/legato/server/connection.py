@@ -1,6 +1,7 @@
-"""A connection whose request heads are bounded in size and time, so that nobody fills the memory with headers."""
+"""A connection that bounds request heads in size and time, and the time that answers wait for their reader."""
 
 import asyncio
+import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -9,16 +10,20 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from legato.protocol.errors import error_body
 from legato.protocol.responses import dump
 
-__all__ = ["HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "Connection"]
+__all__ = ["HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "READ_TIMEOUT_S", "Connection"]
+
+log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; one read of the socket may come on top
 HEAD_TIMEOUT_S = 30.0  # from the first byte of a head, or from the connection, to its end
+READ_TIMEOUT_S = 60.0  # without room for more of an answer, after which its reader is given up
 
 
 class Connection(HttpToolsProtocol):
     """Answers 431 to a head that is too large, 408 to one that is too slow, and closes; errors are JSON objects.
 
-    The limits hold from the first byte of a request to the end of its headers; `max_body_bytes` bounds the rest.
+    The limits hold from the first byte of a request to the end of its headers; `max_body_bytes` bounds the rest. Where
+    buffers are full and the client takes nothing for `READ_TIMEOUT_S`, the connection is cut.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,6 +33,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._began = False  # a head began in the data that is being read
         self._head_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrowed by uvicorn
         super().connection_made(transport)
@@ -35,7 +41,16 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_read_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._read_timer = self.loop.call_later(READ_TIMEOUT_S, self._not_read)
+
+    def resume_writing(self) -> None:
+        self._stop_read_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -71,6 +86,15 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _not_read(self) -> None:
+        log.warning("a client took nothing of its answer for %.0f s: the connection is cut", READ_TIMEOUT_S)
+        self.transport.abort()
 
     def _too_slow(self) -> None:
         if self.scope is None:  # nothing was ever sent

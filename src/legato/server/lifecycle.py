@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,11 +18,13 @@ from legato.core.config import ServerConfig
 from legato.core.errors import ConfigError
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
+from legato.engine.instruments import Instruments
 from legato.engine.timeline import Timeline
 from legato.engine.traffic import TrafficRecorder
 from legato.server.app import create_app
 from legato.server.connection import Connection
 from legato.server.keys import ApiKeys
+from legato.server.loop_lag import BUCKETS, watch_lag
 from legato.server.state import ServerState
 from legato.server.telemetry import make_telemetry
 from legato.server.web import tls_options
@@ -32,6 +36,7 @@ log = logging.getLogger(__name__)
 DEAD_ENGINE_S = 5.0  # how long /health says 503 after an engine failure before the process ends, to be restarted
 KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that none is closed under a new request
 LAST_SPANS_S = 2.0  # how long a collector may take for the last spans
+RESTART_WINDOW_S = 600.0  # restarts of the engine are counted over this time
 LAST_WORDS_S = 1  # how long answers may take to reach their clients once all requests have ended
 
 
@@ -68,12 +73,14 @@ def serve(
     sockets: list[socket.socket],
     on_ready: Callable[[], None],
     recorder: TrafficRecorder | None = None,
+    rebuild: Callable[[], Engine] | None = None,
 ) -> int:
     """Serve until a signal or an engine failure; returns the exit status. `on_ready` is called once it listens.
 
-    sockets: as `bind` gave them.
+    sockets: as `bind` gave them. rebuild: see `HttpServer`.
     """
-    server = HttpServer(engine, config, keys, sockets, on_ready, recorder)
+    _raise_file_limit()
+    server = HttpServer(engine, config, keys, sockets, on_ready, recorder, rebuild)
     try:
         server.run(sockets=sockets)
     except OSError as error:  # another process, started at the same time, was faster
@@ -83,8 +90,14 @@ def serve(
         log.error("a step does not end; leaving it behind")
         logging.shutdown()
         os._exit(1)
-    engine.close()
+    server.engine.close()
     return server.exit_status
+
+
+def _raise_file_limit() -> None:
+    """Every connection is an open file, and the usual soft limit is 1,024 of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _shown(sock: socket.socket) -> str:
@@ -96,8 +109,8 @@ class HttpServer(uvicorn.Server):
     """uvicorn, with an engine thread beside it and our own way to end.
 
     The first SIGTERM or SIGINT drains: /ready and new requests answer 503, running ones get `drain_timeout` seconds,
-    the rest ends with an error. The second one ends the process at once. An engine failure ends the server with exit
-    status 1 after some seconds in which /health says 503.
+    the rest ends with an error. The second one ends the process at once. After an engine failure the engine is made
+    again, or the server ends with exit status 1 after some seconds in which /health says 503.
     """
 
     def __init__(
@@ -108,32 +121,32 @@ class HttpServer(uvicorn.Server):
         sockets: Sequence[socket.socket],
         on_ready: Callable[[], None],
         recorder: TrafficRecorder | None = None,
+        rebuild: Callable[[], Engine] | None = None,
     ) -> None:
+        """rebuild: makes the engine again after it has failed; None: the server then ends."""
         self.exit_status = 0
         self.engine_hangs = False
-        self.client = EngineClient(engine.loop)
+        self._instruments = Instruments((), ())
+        self._lag = self._instruments.histogram(
+            "legato:event_loop_lag_seconds", "By how much timers of the event loop come late.", BUCKETS
+        )
+        self._restarts = self._instruments.counter("legato:engine_restarts", "Engines made after one had failed.")
+        self._telemetry = make_telemetry(config, self._instruments)
+        self._recorder = recorder
+        self._config = config
+        self._rebuild = rebuild
+        self._on_ready = on_ready
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._use(engine)
         self._state = ServerState(
+            engine,
             self.client,
-            engine.inputs,
-            engine.grammars,
-            engine.metrics,
-            engine.tokenizer,
-            model_names=engine.model_names,
             max_body_bytes=config.max_body_bytes,
             keep_alive_s=config.sse_keep_alive_interval,
             stall_timeout_s=config.stall_timeout,
             stream_interval=config.stream_interval,
-            fingerprint=engine.fingerprint,
             makes_traces=config.otlp_traces_endpoint is not None,
         )
-        self._telemetry = make_telemetry(config, engine.metrics)
-        self._recorder = recorder
-        listeners = [each.ended for each in (self._telemetry, recorder) if each is not None]
-        if listeners:
-            self.client.on_end = partial(_tell, listeners)
-        self._drain_timeout_s = config.drain_timeout
-        self._on_ready = on_ready
-        self._tasks: set[asyncio.Task[None]] = set()
         admin_port = None if config.admin_port is None else sockets[-1].getsockname()[1]
         super().__init__(
             uvicorn.Config(
@@ -152,6 +165,15 @@ class HttpServer(uvicorn.Server):
         # Given to the constructor, it would change the logger, of which the process has one.
         self.config.access_log = config.log_level in ("debug", "info") and not config.web.disable_uvicorn_access_log
 
+    def _use(self, engine: Engine) -> None:
+        """Take over an engine whose thread has not begun."""
+        self.engine = engine
+        self.client = EngineClient(engine.loop)
+        engine.metrics.registry.register(self._instruments)
+        listeners = [each.ended for each in (self._telemetry, self._recorder) if each is not None]
+        if listeners:
+            self.client.on_end = partial(_tell, listeners)
+
     def drain(self) -> None:
         """Take no new requests, and stop when the running ones have ended or their time is up. In the event loop."""
         if not self._state.draining:
@@ -165,6 +187,7 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets)
         self.client.start()
         self._in_background(self._watch_engine())
+        self._in_background(watch_lag(self._lag))
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self.event_loop.add_signal_handler(number, self._on_signal, number)
@@ -194,7 +217,7 @@ class HttpServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         clock = self.event_loop.time
-        deadline = clock() + self._drain_timeout_s
+        deadline = clock() + self._config.drain_timeout
         while self._state.open_requests and clock() < deadline:
             await asyncio.sleep(0.02)
         if self._state.open_requests:
@@ -202,12 +225,41 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
     async def _watch_engine(self) -> None:
-        await self.client.failed.wait()
-        if not self.should_exit:
-            log.error("the engine has failed; the process ends in %.0f s", DEAD_ENGINE_S)
-            self.exit_status = 1
-            await asyncio.sleep(DEAD_ENGINE_S)
-            self.should_exit = True
+        """Restart a failed engine, or end the process, so that it is restarted from outside."""
+        restarts: deque[float] = deque()
+        while True:
+            await self.client.failed.wait()
+            if self.should_exit:
+                return
+            now = self.event_loop.time()
+            while restarts and restarts[0] < now - RESTART_WINDOW_S:
+                restarts.popleft()
+            if self._rebuild is None or len(restarts) >= self._config.max_engine_restarts:
+                break
+            restarts.append(now)
+            if not await self._restart(self._rebuild):
+                break
+        log.error("the engine has failed; the process ends in %.0f s", DEAD_ENGINE_S)
+        self.exit_status = 1
+        await asyncio.sleep(DEAD_ENGINE_S)
+        self.should_exit = True
+
+    async def _restart(self, rebuild: Callable[[], Engine]) -> bool:
+        """Replace the failed engine, whose requests have ended with an error. False when that fails too."""
+        log.error("the engine has failed; it is made again")
+        await self.client.stop()
+        try:
+            self.engine.close()  # its memory is needed
+            engine = await asyncio.to_thread(rebuild)
+        except Exception:  # whatever it was, the process has to end
+            log.exception("the engine cannot be made again")
+            return False
+        self._use(engine)
+        self._state.use(engine, self.client)
+        self._restarts.add()
+        self.client.start()
+        log.info("the engine runs again")
+        return True
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

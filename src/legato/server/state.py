@@ -3,22 +3,19 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
 from legato.core.errors import QueueFullError, RequestError
+from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
-from legato.engine.grammars import Grammars
-from legato.engine.inputs import Inputs
-from legato.engine.metrics import Metrics
 from legato.protocol.chat import parse_chat
 from legato.protocol.completion import parse_completion
 from legato.protocol.requests import GenerateBody
 from legato.protocol.responses import Reply
 from legato.server.generate import Generation
-from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["ServerState"]
 
@@ -33,36 +30,35 @@ class ServerState:
 
     def __init__(
         self,
+        engine: Engine,
         client: EngineClient,
-        inputs: Inputs,
-        grammars: Grammars,
-        metrics: Metrics,
-        tokenizer: Tokenizer,
         *,
-        model_names: Sequence[str],
         max_body_bytes: int,
         keep_alive_s: float,
         stall_timeout_s: float,
         stream_interval: int,
-        fingerprint: str,
         makes_traces: bool,
     ) -> None:
-        self.client = client
-        self.metrics = metrics
-        self.tokenizer = tokenizer
-        self.model_names = tuple(model_names)
+        self.use(engine, client)
         self.max_body_bytes = max_body_bytes
         self.keep_alive_s = keep_alive_s
         self.started_s = int(time.time())
         self.draining = False
         self.open_requests = 0
-        self.inputs = inputs
         self.makes_traces = makes_traces
-        self._grammars = grammars
         self._stall_timeout_s = stall_timeout_s
         self._stream_interval = stream_interval
-        self._fingerprint = fingerprint
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
+
+    def use(self, engine: Engine, client: EngineClient) -> None:
+        """Serve from this engine from now on."""
+        self.client = client
+        self.inputs = engine.inputs
+        self.metrics = engine.metrics
+        self._grammars = engine.grammars
+        self.tokenizer = engine.tokenizer
+        self.model_names = engine.model_names
+        self._fingerprint = engine.fingerprint
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

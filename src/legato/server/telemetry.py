@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from legato.core.config import ServerConfig
-from legato.engine.instruments import Counter
-from legato.engine.metrics import Metrics
+from legato.engine.instruments import Counter, Instruments
 from legato.engine.timeline import Timeline
 from legato.server.context import Origin
 from legato.server.logs import RequestLog
@@ -31,11 +30,11 @@ class Sink(Protocol):
         ...
 
 
-def make_telemetry(config: ServerConfig, metrics: Metrics) -> "Telemetry | None":
+def make_telemetry(config: ServerConfig, instruments: Instruments) -> "Telemetry | None":
     """What the configuration asks for; None where that is nothing. ConfigError as `check_endpoint` raises it."""
     if config.otlp_traces_endpoint is None and not config.log_requests:
         return None
-    outcomes = metrics.instruments().counter(
+    outcomes = instruments.counter(
         "legato:telemetry_requests",
         "Ended requests by what became of their spans; dropped: too many waited, no log line either.",
         ("outcome",),

@@ -30,7 +30,7 @@ from legato.bench.machine_info import header
 from legato.bench.report import write
 from legato.bench.throughput import spread
 
-__all__ = ["RESULTS", "Result", "arguments", "free_port", "legato", "peers_dir", "run_json", "say", "serving"]
+__all__ = ["RESULTS", "Result", "arguments", "free_port", "legato", "peers_dir", "run", "run_json", "say", "serving"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -62,13 +62,18 @@ def say(text: str) -> None:
 
 
 def run_json(command: Sequence[object], env: Mapping[str, str] | None = None) -> Any:
-    """What a command prints, as JSON. Its messages go to the terminal only where it fails."""
+    """What a command prints, as JSON."""
+    return json.loads(run(command, env))
+
+
+def run(command: Sequence[object], env: Mapping[str, str] | None = None) -> str:
+    """What a command prints. Its messages go to the terminal only where it fails."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, env={**os.environ, **(env or {})}
     )
     if done.returncode:
         raise SystemExit(f"{shlex.join(map(str, command))} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def free_port() -> int:

@@ -11,13 +11,12 @@ decode is the read bandwidth over the bytes of the linear weights; that of prefi
 
 import argparse
 import statistics
-import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import Result, arguments, legato, peers_dir, run_json, say
+from common import Result, arguments, legato, peers_dir, run, run_json, say
 from engines import Run, awake, openvino, threads, write_work
 from make_checkpoint import SHAPES, make
 
@@ -66,23 +65,12 @@ def prepare(args: argparse.Namespace, shape: str) -> None:
         file = folder / f"{QUANTIZED[format]}.gguf"
         if "llama" not in args.without and not file.exists():
             program = args.peers / "llama" / "bin" / "llama-quantize"
-            run(program, folder / "model.gguf", file, QUANTIZED[format])
+            run([program, folder / "model.gguf", file, QUANTIZED[format]])
     if "openvino" not in args.without and not (folder / "ov_int8").exists():
         say(f"{shape}: OpenVINO int8")
+        optimum = args.peers / "openvino" / "bin" / "optimum-cli"
         flags = ("--task", "text-generation-with-past", "--weight-format", "int8")
-        run(
-            args.peers / "openvino" / "bin" / "optimum-cli",
-            "export",
-            "openvino",
-            "-m",
-            folder,
-            *flags,
-            folder / "ov_int8",
-        )
-
-
-def run(*command: object) -> None:
-    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run([optimum, "export", "openvino", "-m", folder, *flags, folder / "ov_int8"])
 
 
 def model(args: argparse.Namespace, shape: str, format: str) -> ModelConfig:

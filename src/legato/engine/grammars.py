@@ -45,7 +45,8 @@ class Grammars:
         for request in requests:
             grammar = request.params.grammar
             if grammar is not None:
-                request = _with(request, await asyncio.wrap_future(self._result(grammar)))
+                # Shielded: a client that goes away must not cancel what others wait for too.
+                request = _with(request, await asyncio.shield(asyncio.wrap_future(self._result(grammar))))
             ready.append(request)
         return ready
 

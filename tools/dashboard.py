@@ -76,6 +76,12 @@ ROWS: dict[str, list[Panel]] = {
         ),
         Panel("Executor", "percentunit", {"{{phase}}": rate("legato:executor_seconds_total", "phase")}, stacked=True),
         Panel("Steps", "ops", {"steps": rate("legato:steps_total")}),
+        Panel(
+            "Event loop comes late",
+            "s",
+            {name: expr.replace(ENGINE, PROCESS) for name, expr in quantiles("legato:event_loop_lag_seconds").items()},
+            "Streams stall that long.",
+        ),
     ],
     "Batch": [
         Panel(

@@ -78,7 +78,6 @@ def test_nothing_gives_nothing(server: Running) -> None:
         ("/tokenize", {"prompt": ["a"]}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [{"role": "king", "content": "a"}]}, "messages[0].role"),
-        ("/tokenize", {"messages": TALK, "add_special_tokens": True}, "add_special_tokens"),
         ("/tokenize", {"messages": TALK, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         ("/tokenize", {"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs"),
         ("/tokenize", {"messages": TALK, "tools": [{}]}, "tools"),

@@ -37,13 +37,17 @@ class Marks:
     def __init__(self, guard: Guard, values: Any) -> None:
         self._guard = guard
         strings = list(_strings(values))
-        free = (chr(code) for code in _NONCHARACTERS if not any(chr(code) in string for string in strings))
+        self._free = (chr(code) for code in _NONCHARACTERS if not any(chr(code) in string for string in strings))
         self._mark: dict[str, str] = {}
         for char in guard.first_characters:
-            mark = next(free, None)
-            if mark is None:
-                raise RequestError("the messages use too many Unicode noncharacters", param="messages")
-            self._mark[char] = mark
+            self._mark[char] = self.unused()
+
+    def unused(self) -> str:
+        """A character that is nowhere in the user data, another one each time."""
+        mark = next(self._free, None)
+        if mark is None:
+            raise RequestError("the messages use too many Unicode noncharacters", param="messages")
+        return mark
 
     def protect(self, value: Any) -> Any:
         """A copy of a JSON value with all strings protected, keys included."""

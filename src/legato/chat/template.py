@@ -44,13 +44,15 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> list[int]:
         """Token ids of the prompt.
 
         messages: as in the OpenAI API; text parts are joined by a newline. kwargs: further template variables, which
-        the template must use. Raises RequestError: no template, contents that are not text, or the template's own
+        the template must use. continue_final_message: the prompt ends with the content of the last message, where the
+        answer goes on. Raises RequestError: no template, contents that are not text, or the template's own
         sentence when it refuses the messages.
         """
         if self._template is None:
@@ -66,7 +68,17 @@ class ChatTemplate:
             protected = marks.protect(values)
         except RecursionError as error:
             raise RequestError("the messages are nested too deeply", param="messages") from error
+        end = marks.unused() if continue_final_message else ""
+        if end:
+            protected["messages"][-1]["content"] += end
         text = self._render(self._template, {**protected, "add_generation_prompt": add_generation_prompt})
+        if end:
+            text, found, _ = text.rpartition(end)
+            if not found:
+                raise RequestError(
+                    "the chat template does not write the final message, which is to be continued",
+                    param="continue_final_message",
+                )
         parts = self._tokenizer.split_special(text)
         return self._tokenizer.encode_parts(part if isinstance(part, int) else marks.restore(part) for part in parts)
 
@@ -74,7 +86,7 @@ class ChatTemplate:
         for name in kwargs:
             if name in self._tokenizer.assets.template_tokens:
                 raise RequestError(f"chat_template_kwargs: {name!r} is set by the model", param="chat_template_kwargs")
-            self._require(name, "chat_template_kwargs")
+            self._require(name, name if name == "documents" else "chat_template_kwargs")
         return kwargs
 
     def _require(self, name: str, param: str) -> None:

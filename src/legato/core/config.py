@@ -289,6 +289,8 @@ class ServerConfig:
     )
     max_engine_restarts: int = flag(3, "with restart: engines made again within 10 minutes before the process ends")
     max_body_bytes: int = flag(8 << 20, "largest request body")
+    permissive_fields: bool = flag(False, "let unknown fields pass, with a warning and a response header, not a 400")
+    trust_request_chat_template: bool = flag(False, "take chat_template from requests")
     stream_interval: int = flag(1, "least tokens per chunk of a stream; a request may ask for more")
     sse_keep_alive_interval: float = flag(0.0, "seconds without an event after which a stream gets a comment; 0: none")
     api_key: tuple[str, ...] = flag((), "keys of which clients must send one; none: everybody is let in")

@@ -5,11 +5,12 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from legato.chat.messages import extended
+from legato.chat.messages import extended, normalized
 from legato.chat.template import ChatTemplate
-from legato.core.errors import RequestError
+from legato.core.errors import CheckpointError, RequestError
 from legato.core.types import Breakpoint, Request, SamplingParams
 from legato.protocol.cache_control import Hint
 from legato.sampling.params import validate
@@ -20,6 +21,8 @@ __all__ = ["Echo", "Inputs"]
 
 MAX_SALT = 128  # characters
 MAX_BAD_WORD_TOKENS = 64
+GIVEN_TEMPLATES = 16  # of requests, kept compiled
+MAX_GIVEN_TEMPLATE = 1 << 16  # characters
 _SEED_BITS = 53  # drawn seeds survive JSON numbers in every language
 
 
@@ -52,14 +55,41 @@ class Inputs:
         self._tokenizer = tokenizer
         self.has_chat_template = assets.chat_template is not None
         self._template = ChatTemplate(assets.chat_template, tokenizer)
+        self._given_template = lru_cache(GIVEN_TEMPLATES)(partial(_given_template, tokenizer))
         self._end_token_ids = frozenset(assets.eos_token_ids)
         self.vocab_size = vocab_size
         self._check = check
         self._seed = seed
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
-        """Token ids of a talk, rendered by the model's chat template; `kwargs` go to the template."""
-        return self._template.prompt(messages, **kwargs)
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        add_special_tokens: bool = False,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Token ids of a talk, rendered by the model's chat template, or by `chat_template`; `kwargs` go to it.
+
+        add_special_tokens: also put the model's begin and end tokens around it; a template usually writes its own.
+        """
+        template = self._template if chat_template is None else self._given_template(chat_template)
+        ids = template.prompt(messages, **kwargs)
+        return self._tokenizer.surrounded(ids) if add_special_tokens else ids
+
+    def truncated(self, prompt: list[int], limit: int | None, side: str, max_tokens: int | None) -> list[int]:
+        """The last `limit` tokens of a prompt, or with side "right" the first. None: all.
+
+        -1: as many as leave room for `max_tokens` (None: for one token) in the context.
+        """
+        if limit is None:
+            return prompt
+        if limit != -1 and limit < 1:
+            raise RequestError(
+                f"truncate_prompt_tokens must be -1 or at least 1, got {limit}", param="truncate_prompt_tokens"
+            )
+        size = max(1, self.max_model_len - (max_tokens or 1)) if limit == -1 else limit
+        return prompt[:size] if side == "right" else prompt[-size:]
 
     def breakpoints(
         self, prompt: Sequence[int], messages: Sequence[Mapping[str, Any]], hints: Sequence[Hint], **kwargs: Any
@@ -71,7 +101,7 @@ class Inputs:
         """
         points = []
         for hint in hints:
-            changed = self._template.prompt(extended(messages, hint.message, hint.part), **kwargs)
+            changed = self.chat(extended(messages, hint.message, hint.part), **kwargs)
             if changed != prompt:
                 points.append(Breakpoint(_common(prompt, changed), hint.ttl_s))
         return tuple(sorted(points, key=lambda point: point.length))
@@ -79,6 +109,10 @@ class Inputs:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt text. It is all that the model sees, so control tokens may be written out in it."""
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens, parse_special=True)
+
+    def final_message(self, messages: Sequence[Mapping[str, Any]]) -> Echo:
+        """The content of the last message, as an answer that continues it repeats it."""
+        return Echo(normalized(messages)[-1]["content"], 0)
 
     def echo(self, prompt: Sequence[int], *, whole: bool) -> Echo:
         """The text of a prompt. whole: also of the tokens at its beginning that `encode` puts there."""
@@ -175,6 +209,15 @@ class Inputs:
         if params.seed is not None:
             return params.seed
         return secrets.randbits(_SEED_BITS) if self._seed is None else self._seed
+
+
+def _given_template(tokenizer: Tokenizer, source: str) -> ChatTemplate:
+    if len(source) > MAX_GIVEN_TEMPLATE:
+        raise RequestError(f"chat_template is longer than {MAX_GIVEN_TEMPLATE} characters", param="chat_template")
+    try:
+        return ChatTemplate(source, tokenizer)
+    except CheckpointError as error:
+        raise RequestError(str(error), param="chat_template") from error
 
 
 def _check_some_are_allowed(request: Request) -> None:

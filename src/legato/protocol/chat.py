@@ -1,33 +1,69 @@
 """The body of /v1/chat/completions."""
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from legato.core.errors import RequestError
 from legato.protocol.cache_control import Hint, hints_of
 from legato.protocol.messages import check_messages
-from legato.protocol.parse import parse_body
+from legato.protocol.parse import Body, parse_body
 from legato.protocol.requests import NOTHING, REFUSED, GenerateBody, checked
 
-__all__ = ["ChatBody", "parse_chat", "template_arguments"]
+__all__ = ["ChatBody", "TemplateFields", "parse_chat"]
 
 MAX_TOP_LOGPROBS = 20
 
+_OWN_FIELDS = (
+    *("messages", "tools", "documents", "chat_template"),
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+)
 
-class ChatBody(GenerateBody):
+
+class TemplateFields(Body):
+    """How messages become a prompt."""
+
+    add_generation_prompt: bool | None = None  # true, unless the final message is continued
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+    def template_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of legato.engine.inputs.Inputs.chat, those for the template itself among them.
+
+        RequestError where `chat_template_kwargs` sets what has its own field.
+        """
+        given = self.chat_template_kwargs or {}
+        for name in _OWN_FIELDS:
+            if name in given:
+                raise RequestError(f"chat_template_kwargs may not set {name}", param="chat_template_kwargs")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise RequestError(
+                "add_generation_prompt must be false where continue_final_message is true",
+                param="add_generation_prompt",
+            )
+        adds = self.add_generation_prompt
+        own = {
+            "continue_final_message": self.continue_final_message or None,
+            "chat_template": self.chat_template,
+            "documents": self.documents,
+        }
+        return {
+            "add_generation_prompt": not self.continue_final_message if adds is None else adds,
+            **{name: value for name, value in own.items() if value is not None},
+            **given,
+        }
+
+
+class ChatBody(GenerateBody, TemplateFields):
     """POST /v1/chat/completions."""
 
     messages: list[Any]
     max_completion_tokens: int | None = None
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool = False
+    echo: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
-
-    def template_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for the chat template."""
-        return template_arguments(self.add_generation_prompt, self.chat_template_kwargs)
 
     def talk(self) -> list[dict[str, Any]]:
         """The messages, their roles and fields checked."""
@@ -48,18 +84,12 @@ class ChatBody(GenerateBody):
         return self.top_logprobs if self.logprobs else None
 
 
-def template_arguments(add_generation_prompt: bool, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Keyword arguments for a chat template. RequestError where `chat_template_kwargs` sets what has its own field."""
-    given = kwargs or {}
-    for name in ("messages", "tools", "add_generation_prompt"):
-        if name in given:
-            raise RequestError(f"chat_template_kwargs may not set {name}", param="chat_template_kwargs")
-    return {"add_generation_prompt": add_generation_prompt, **given}
-
-
-def parse_chat(data: bytes) -> ChatBody:
-    """A checked body of /v1/chat/completions. RequestError names the field."""
-    return checked(parse_body(ChatBody, data, _REFUSED))
+def parse_chat(data: bytes, ignored: list[str] | None = None) -> ChatBody:
+    """A checked body of /v1/chat/completions. RequestError names the field. ignored: see parse_body."""
+    body = checked(parse_body(ChatBody, data, _REFUSED, ignored))
+    if body.echo and not body.continue_final_message:
+        raise RequestError("echo repeats the final message, and so needs continue_final_message: true", param="echo")
+    return body
 
 
 _REFUSED = MappingProxyType(
@@ -77,9 +107,5 @@ _REFUSED = MappingProxyType(
         "include_reasoning": (True,),
         "verbosity": NOTHING,
         "web_search_options": NOTHING,
-        "chat_template": NOTHING,
-        "echo": (False,),
-        "continue_final_message": (False,),
-        "add_special_tokens": (False,),
     }
 )

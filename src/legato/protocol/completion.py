@@ -61,14 +61,15 @@ def _is_ids(value: list[Any]) -> bool:
     return all(type(token) is int for token in value)
 
 
-def parse_completion(data: bytes) -> CompletionBody:
-    """A checked body of /v1/completions. RequestError names the field."""
-    return checked(parse_body(CompletionBody, data, _REFUSED))
+def parse_completion(data: bytes, ignored: list[str] | None = None) -> CompletionBody:
+    """A checked body of /v1/completions. RequestError names the field. ignored: see parse_body."""
+    return checked(parse_body(CompletionBody, data, _REFUSED, ignored))
 
 
 _REFUSED = MappingProxyType(
     {
         **REFUSED,
+        "documents": NOTHING,
         "best_of": (1,),
         "suffix": ("",),
         "prompt_embeds": NOTHING,

@@ -36,14 +36,21 @@ class Accepted(Body):
 _B = TypeVar("_B", bound=Body)
 
 
-def parse_body(kind: type[_B], data: bytes, refused: Mapping[str, tuple[object, ...]]) -> _B:
-    """Parse and check a body. `refused` maps field names to the values that ask for nothing and so are accepted."""
+def parse_body(
+    kind: type[_B], data: bytes, refused: Mapping[str, tuple[object, ...]], ignored: list[str] | None = None
+) -> _B:
+    """Parse and check a body. `refused` maps field names to the values that ask for nothing and so are accepted.
+
+    ignored: gets the names of unknown fields, which are then left out; None: they are errors.
+    """
     fields = _json_object(data)
     known: dict[str, Any] = {}
     for name, value in fields.items():
         if name in kind.model_fields:
             if value is not None:
                 known[name] = value
+        elif name not in refused and ignored is not None:
+            ignored.append(_short(name))
         elif name not in refused:
             raise RequestError(f"unknown field: {_short(name)}", param=_short(name), code="unknown_parameter")
         elif value is not None and not any(type(value) is type(v) and value == v for v in refused[name]):
@@ -51,7 +58,28 @@ def parse_body(kind: type[_B], data: bytes, refused: Mapping[str, tuple[object, 
     try:
         return kind.model_validate(known)
     except ValidationError as error:
+        if ignored is None or not _forget_unknown(known, error, ignored):
+            raise _request_error(error) from None
+    try:
+        return kind.model_validate(known)
+    except ValidationError as error:
         raise _request_error(error) from None
+
+
+def _forget_unknown(known: dict[str, Any], error: ValidationError, ignored: list[str]) -> bool:
+    """Take the unknown fields of inner objects out of `known`; whether there were any."""
+    found = [
+        each["loc"]
+        for each in error.errors(include_url=False, include_context=False, include_input=False)
+        if each["type"] == "extra_forbidden"
+    ]
+    for *path, last in found:
+        inner: Any = known
+        for part in path:
+            inner = inner[part]
+        del inner[last]
+        ignored.append(_short(".".join(map(str, (*path, last)))))
+    return bool(found)
 
 
 def _json_object(data: bytes) -> dict[str, Any]:

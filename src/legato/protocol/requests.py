@@ -66,6 +66,8 @@ class GenerateBody(Accepted):
     skip_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
     cache_salt: str | None = None
     cache_control: CacheControl | None = None
     use_beam_search: bool = False
@@ -151,6 +153,8 @@ def checked(body: _G) -> _G:
         )
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError("prompt_logprobs is not supported with stream: true", param="prompt_logprobs")
+    if body.truncation_side is not None and body.truncate_prompt_tokens is None:
+        raise RequestError("truncation_side needs truncate_prompt_tokens", param="truncation_side")
     if body.stream_interval is not None and body.stream_interval < 1:
         raise RequestError(f"stream_interval must be at least 1, got {body.stream_interval}", param="stream_interval")
     if body.request_id is not None and not _REQUEST_ID.fullmatch(body.request_id):
@@ -166,10 +170,10 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "priority": (0,),
     **dict.fromkeys(
         (
-            *("best_of", "documents", "ec_transfer_params", "kv_transfer_params"),
+            *("best_of", "ec_transfer_params", "kv_transfer_params"),
             *("media_io_kwargs", "mm_processor_kwargs"),
             *("repetition_detection", "session_id", "thinking_token_budget"),
-            *("truncate_prompt_tokens", "truncation_side", "vllm_xargs"),
+            "vllm_xargs",
         ),
         NOTHING,
     ),

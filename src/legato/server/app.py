@@ -40,6 +40,8 @@ __all__ = ["create_app"]
 
 log = logging.getLogger(__name__)
 
+MAX_NAMED = 16  # unknown fields
+
 
 def create_app(state: ServerState, keys: ApiKeys, config: ServerConfig, admin_port: int | None = None) -> ASGIApp:
     """The routes over one engine, behind the gate. Those for operators have the admin port to themselves, if any."""
@@ -75,8 +77,9 @@ def _generation(state: ServerState) -> Iterator[Route]:
         meter.reserve(generation.estimated_tokens())
         generation = await state.with_grammars(generation)
         if generation.style.stream:
-            return EventStream(generation.frames(meter), state.keep_alive_s)
-        return json_response(await unless_gone(http.receive, generation.whole(meter)))
+            return _warned(EventStream(generation.frames(meter), state.keep_alive_s), generation.ignored)
+        answer = json_response(await unless_gone(http.receive, generation.whole(meter)))
+        return _warned(answer, generation.ignored)
 
     async def completions(http: HttpRequest) -> Response:
         return await generate(http, state.completion)
@@ -88,10 +91,22 @@ def _generation(state: ServerState) -> Iterator[Route]:
     yield Route("/v1/chat/completions", chat_completions, methods=["POST"])
 
 
+def _warned(response: Response, ignored: Sequence[str]) -> Response:
+    """Names unknown fields that were let pass in the log and in a header, in ASCII and not without end."""
+    if ignored:
+        names = ", ".join(ignored[:MAX_NAMED]) + (", ..." if len(ignored) > MAX_NAMED else "")
+        log.warning("ignored unknown fields: %s", names)
+        response.headers["x-legato-ignored-fields"] = names.encode("ascii", "backslashreplace").decode()
+    return response
+
+
 def _tokens(state: ServerState) -> Iterator[Route]:
-    async def answer(make: Callable[[ServerState, bytes], dict[str, Any]], http: HttpRequest) -> Response:
+    async def answer(
+        make: Callable[[ServerState, bytes], tuple[dict[str, Any], Sequence[str]]], http: HttpRequest
+    ) -> Response:
         data = await read_json_body(http, state.max_body_bytes)
-        return json_response(await state.prepare(partial(make, state), data))
+        body, ignored = await state.prepare(partial(make, state), data)
+        return _warned(json_response(body), ignored)
 
     yield Route("/tokenize", partial(answer, tokenize), methods=["POST"])
     yield Route("/detokenize", partial(answer, detokenize), methods=["POST"])

@@ -44,6 +44,7 @@ class Generation:
     style: Style
     echoes: Sequence[Echo] | None = None  # per prompt: what its answers begin with
     beam: BeamOptions | None = None  # the choices are found by beam search
+    ignored: Sequence[str] = ()  # unknown fields of the request that were let pass
 
     def estimated_tokens(self) -> int:
         """Tokens of the prompts and, about, of the answers."""

@@ -145,6 +145,8 @@ class HttpServer(uvicorn.Server):
             keep_alive_s=config.sse_keep_alive_interval,
             stall_timeout_s=config.stall_timeout,
             stream_interval=config.stream_interval,
+            permissive_fields=config.permissive_fields,
+            trust_request_chat_template=config.trust_request_chat_template,
             makes_traces=config.otlp_traces_endpoint is not None,
         )
         admin_port = None if config.admin_port is None else sockets[-1].getsockname()[1]

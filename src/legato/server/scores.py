@@ -31,7 +31,7 @@ class Scores:
         self._shape = chat_logprobs if chat else completion_logprobs
         self._style = style
         self._echoes = [Echo("", 0)] * len(requests) if echoes is None else echoes
-        self._echoing = echoes is not None
+        self._echoes_tokens = echoes is not None and not chat
         self._n = requests[0].params.n
         self._count = requests[0].params.logprobs
         self._scorers = [] if self._count is None else list(map(self._scorer, range(len(requests) * self._n)))
@@ -48,7 +48,7 @@ class Scores:
         if not self._scorers:
             return []
         tokens = self._scorers[index].push(output)
-        if self._echoing and output.prompt_logprobs is not None:
+        if self._echoes_tokens and output.prompt_logprobs is not None:
             echoed = self._of_prompt(index, output.prompt_logprobs)
             return [*(replace(token, top=token.top[: self._count]) for token in echoed), *tokens]
         return tokens

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from legato.core.errors import QueueFullError, RequestError
+from legato.core.types import SamplingParams
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
-from legato.protocol.chat import parse_chat
+from legato.protocol.chat import TemplateFields, parse_chat
 from legato.protocol.completion import parse_completion
 from legato.protocol.requests import GenerateBody
 from legato.protocol.responses import Reply
@@ -37,6 +38,8 @@ class ServerState:
         keep_alive_s: float,
         stall_timeout_s: float,
         stream_interval: int,
+        permissive_fields: bool,
+        trust_request_chat_template: bool,
         makes_traces: bool,
     ) -> None:
         self.use(engine, client)
@@ -48,6 +51,8 @@ class ServerState:
         self.makes_traces = makes_traces
         self._stall_timeout_s = stall_timeout_s
         self._stream_interval = stream_interval
+        self._permissive_fields = permissive_fields
+        self._trusts_templates = trust_request_chat_template
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
 
     def use(self, engine: Engine, client: EngineClient) -> None:
@@ -98,32 +103,46 @@ class ServerState:
 
     def chat(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/chat/completions, ready to run. RequestError names what is wrong. Any thread."""
-        body = parse_chat(data)
+        ignored = self.unknown_fields()
+        body = parse_chat(data, ignored)
         reply = self._reply(body, chat=True)
         params = body.sampling(self.inputs.defaults)
-        talk, arguments = body.talk(), body.template_arguments()
-        prompt = self.inputs.chat(talk, **arguments)
+        talk, arguments = body.talk(), self.template_arguments(body)
+        arguments["add_special_tokens"] = body.add_special_tokens
+        prompt = self._truncated(self.inputs.chat(talk, **arguments), body, params)
+        hints = body.hints()
+        if hints and body.truncate_prompt_tokens is not None:
+            raise RequestError("cache_control is not supported with truncate_prompt_tokens", param="cache_control")
         request = self.inputs.request(
             prompt,
             params,
             param="messages",
             arrival_s=arrival_s,
             cache_salt=body.cache_salt,
-            breakpoints=self.inputs.breakpoints(prompt, talk, body.hints(), **arguments),
+            breakpoints=self.inputs.breakpoints(prompt, talk, hints, **arguments),
         )
         return Generation(
-            self.client, self.tokenizer, reply, [request], body.style(self._stream_interval), beam=body.beam()
+            self.client,
+            self.tokenizer,
+            reply,
+            [request],
+            body.style(self._stream_interval),
+            [self.inputs.final_message(talk)] if body.echo else None,
+            body.beam(),
+            ignored or (),
         )
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:
         """A body of /v1/completions, ready to run; one request per prompt. RequestError as above. Any thread."""
-        body = parse_completion(data)
+        ignored = self.unknown_fields()
+        body = parse_completion(data, ignored)
         reply = self._reply(body, chat=False)
         params = body.sampling(self.inputs.defaults)
         requests, echoes = [], []
         for given in body.prompts():
             added = isinstance(given, str) and body.add_special_tokens
             prompt = self.inputs.encode(given, add_special_tokens=added) if isinstance(given, str) else given
+            prompt = self._truncated(prompt, body, params)
             if body.echo:
                 echoes.append(self.inputs.echo(prompt, whole=not added))
             requests.append(
@@ -144,7 +163,26 @@ class ServerState:
             body.style(self._stream_interval),
             echoes or None,
             body.beam(),
+            ignored or (),
         )
+
+    def unknown_fields(self) -> list[str] | None:
+        """For the names of a body's unknown fields, if they are let pass; None: they are errors."""
+        return [] if self._permissive_fields else None
+
+    def template_arguments(self, body: TemplateFields) -> dict[str, Any]:
+        """How a talk becomes a prompt. RequestError for a template of the request's own, unless they are trusted."""
+        if body.chat_template is not None and not self._trusts_templates:
+            raise RequestError(
+                "chat_template is taken only by a server with --trust-request-chat-template",
+                param="chat_template",
+                code="unsupported_parameter",
+            )
+        return body.template_arguments()
+
+    def _truncated(self, prompt: list[int], body: GenerateBody, params: SamplingParams) -> list[int]:
+        side = body.truncation_side or "left"
+        return self.inputs.truncated(prompt, body.truncate_prompt_tokens, side, params.max_tokens)
 
     def _reply(self, body: GenerateBody, *, chat: bool) -> Reply:
         """`request_id` is a label: two requests that run at once may share one."""

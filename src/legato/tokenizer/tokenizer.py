@@ -65,7 +65,11 @@ class Tokenizer:
         """
         parts = self.split_special(text) if parse_special else [text]
         ids = self.encode_parts(parts)
-        return [*self._prefix, *ids, *self._suffix] if add_special_tokens else ids
+        return self.surrounded(ids) if add_special_tokens else ids
+
+    def surrounded(self, ids: Iterable[int]) -> list[int]:
+        """Ids with the model's begin and end tokens around them."""
+        return [*self._prefix, *ids, *self._suffix]
 
     def num_begin_tokens(self, prompt: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are those that `encode` puts there."""

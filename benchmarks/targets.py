@@ -87,6 +87,7 @@ def _http() -> dict[str, Target]:
         what = f"{name.upper()} as `vllm bench serve` sees it"
         rows[f"cross-{name}"] = Target(what, "int8", "as `legato bench serve` does", None, "x", "cross_check.py")
     what = "longest gap of 32 streams beside a prompt of 6,000 tokens"
+    rows["structured"] = Target("32 sequences with a JSON schema", "int8", "without", 0.95, "x", "structured.py")
     rows["step-time"] = Target(what, "int8", "`--max-step-ms 100`", 1.2, "x", "step_time.py", at_least=False)
     return rows
 

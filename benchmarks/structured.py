@@ -1,0 +1,93 @@
+"""What structured output costs: tokens per second of 32 sequences with a JSON schema and without, in turn. int8.
+
+python benchmarks/structured.py [--rounds 3] [--sequences 32] [--tokens 128]
+
+Both decode the same number of tokens from the same prompts, greedily: with the grammar, a list of records that is
+longer than `--tokens`; without, whatever the model says, the end token ignored. A round is one batch of each, in
+alternating order; the figure is the median of the rounds' ratios. Then the masks alone: CPU time per row, for the
+tokens of such an answer.
+"""
+
+import statistics
+import time
+
+from common import Result, arguments, say
+
+from legato import LLM, SamplingParams, StructuredOutputsParams
+from legato.core.config import GrammarConfig
+from legato.core.grammar import Grammar
+from legato.sampling.compiler import GrammarCompiler, Vocabulary
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "role": {"enum": ["reader", "writer", "editor"]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 4},
+    },
+    "required": ["name", "age", "role", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA = {"type": "array", "items": RECORD, "minItems": 1000}
+TALK = "Make up some people: list their names, ages, roles and tags as JSON."
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128)
+    args = parser.parse_args()
+    grammar = StructuredOutputsParams(json=SCHEMA).to_grammar()
+    rates: dict[str, list[float]] = {"with a schema": [], "without": []}
+    with LLM(format="int8", max_num_seqs=args.sequences) as llm:
+        for number in range(-1, args.rounds):  # the first compiles the grammar, and does not count
+            order = list(rates) if number % 2 else list(reversed(rates))
+            for name in order:
+                rate = tokens_per_s(llm, grammar if name == "with a schema" else None, args.sequences, args.tokens)
+                if number >= 0:
+                    rates[name].append(rate)
+                    say(f"round {number}, {name}: {rate:,.0f} tokens/s")
+        per_row = mask_us(llm, grammar, args.tokens)
+    share = statistics.median(a / b for a, b in zip(rates["with a schema"], rates["without"], strict=True))
+    result = Result("structured", args)
+    notes = [f"{per_row:.1f} us of CPU time per row to take in a token and to find the next mask"]
+    result.add("structured", share, rates, "tokens/s", notes)
+    result.save()
+
+
+def tokens_per_s(llm: LLM, grammar: Grammar | None, sequences: int, tokens: int) -> float:
+    """One batch. Prompts differ in their first token, so that none is found in the prefix cache of another."""
+    talks = [[{"role": "user", "content": f"{number}. {TALK}"}] for number in range(sequences)]
+    params = SamplingParams(
+        max_tokens=tokens, temperature=0.0, ignore_eos=True, grammar=grammar, skip_reading_prefix_cache=True
+    )
+    began = time.perf_counter()
+    outputs = llm.chat(talks, params, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    made = sum(len(output.outputs[0].token_ids) for output in outputs)
+    if made != sequences * tokens:
+        raise SystemExit(f"{made} tokens instead of {sequences * tokens}")
+    return made / seconds
+
+
+def mask_us(llm: LLM, grammar: Grammar, tokens: int) -> float:
+    """CPU time per token of the answer of the model to the first talk, without the model."""
+    params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True, grammar=grammar)
+    [output] = llm.chat([{"role": "user", "content": TALK}], params, use_tqdm=False)
+    tokenizer = llm.get_tokenizer()
+    special = tokenizer.special_tokens.values()
+    vocabulary = Vocabulary(llm.info.vocab_size, tokenizer.token_bytes, special, tokenizer.encode_further)
+    compiler = GrammarCompiler(vocabulary, GrammarConfig())
+    compiled = compiler.compile(grammar)
+    compiler.close()
+    matchers = [compiled.matcher(frozenset()) for _ in range(8)]
+    began = time.process_time()
+    for matcher in matchers:
+        for token in output.outputs[0].token_ids:
+            matcher.accept(token)
+    return (time.process_time() - began) / len(matchers) / tokens * 1e6
+
+
+if __name__ == "__main__":
+    main()

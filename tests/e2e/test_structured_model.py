@@ -1,0 +1,64 @@
+"""Structured output with the tokenizer of the default model, and with the model itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from legato import LLM, SamplingParams
+from legato.core.config import GrammarConfig, ModelConfig
+from legato.engine.start import engine_file
+from legato.sampling.compiler import GrammarCompiler, Vocabulary
+from legato.tokenizer.tokenizer import Tokenizer
+from support.conformance import Case, cases, fits, walk
+
+END = 2
+TOKENS = 300  # more than any answer of a bounded schema takes here
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(engine_file(ModelConfig()).text_assets)
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
+    special = tokenizer.special_tokens.values()
+    vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.token_bytes, special, tokenizer.encode_further)
+    made = GrammarCompiler(vocabulary, GrammarConfig())
+    yield made
+    made.close()
+
+
+def test_the_corpus_is_of_many_schemas() -> None:
+    assert len(cases()) >= 200
+    assert sum(not case.bounded for case in cases()) >= 30
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_random_tokens_that_the_masks_allow_give_answers_that_fit(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, part: int
+) -> None:
+    """Any choice within the masks: bounded schemas end, and what has ended fits."""
+    for case in cases()[part::8]:
+        grammar = compiler.compile(case.grammar)
+        for seed in range(2):
+            tokens, ended = walk(grammar.matcher(frozenset({END})), END, f"{case.name} {seed}", TOKENS)
+            text = tokenizer.decode(tokens)
+            assert ended or not case.bounded, f"{case.name}: no end in {TOKENS} tokens: {text}"
+            if ended:
+                assert fits(case, text) is None, f"{case.name}: {text}: {fits(case, text)}"
+
+
+def ask(case: Case) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"Give me an example in JSON: {case.name}."}]
+
+
+def test_answers_of_the_default_model_end_and_fit() -> None:
+    """A sample of the corpus; tests/parity/check_structured.py takes all of it."""
+    some = [case for case in cases() if case.bounded][::12]
+    params = [SamplingParams(max_tokens=TOKENS, seed=1, temperature=0.7, grammar=case.grammar) for case in some]
+    with LLM(max_num_seqs=16) as llm:
+        for case, output in zip(some, llm.chat([ask(case) for case in some], params, use_tqdm=False), strict=True):
+            [answer] = output.outputs
+            assert answer.finish_reason == "stop", f"{case.name}: {answer.text}"
+            assert fits(case, answer.text) is None, f"{case.name}: {answer.text}"

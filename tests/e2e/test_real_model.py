@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,6 +144,7 @@ def test_poison_beside_a_running_request(server: Running) -> None:
 
 
 def test_metrics_move(server: Running) -> None:
+
     def generated() -> float:
         line = next(
             line for line in server.http.get("/metrics").text.splitlines() if "generation_tokens_total{" in line
@@ -152,4 +154,11 @@ def test_metrics_move(server: Running) -> None:
     before = generated()
     server.complete("One two three", max_tokens=5, temperature=0, ignore_eos=True)
     wait_until(lambda: generated() == before + 5)
+    text = server.http.get("/metrics").text
+    for series in (
+        'executor_seconds_total{engine="0",model_name="SmolLM2-135M-Instruct",phase="forward"}',
+        'memory_planned_bytes{pool="kv"}',
+        'memory_planned_bytes{pool="weights"}',
+    ):
+        assert re.search(rf"^legato:{re.escape(series)} (?!0\.0$)", text, re.MULTILINE), series
     server.wait_drained()

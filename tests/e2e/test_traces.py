@@ -118,6 +118,15 @@ def test_a_caller_that_does_not_sample_gets_no_span(collector: Collector) -> Non
     assert TRACE not in {span.trace_id for span in collector.spans}
 
 
+def test_beam_search_floods_no_collector(collector: Collector) -> None:
+    with traced(collector) as server:
+        assert ask(server, use_beam_search=True, n=2).status_code == 200
+        answer = ask(server).json()
+        wait_until(lambda: bool(collector.spans))
+        assert server.server.client._origins == {}
+    assert only(collector.roots()).attributes["gen_ai.response.id"] == answer["id"]
+
+
 def test_failures_and_aborts_are_told(collector: Collector) -> None:
     executor = scripted(faulty=lambda history: len(history) == 10)
     with traced(collector, executor) as server:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from legato.core.errors import LegatoError, QueueFullError
@@ -122,10 +121,9 @@ class Generation:
                 yield b"".join(out)
 
     def _submit(self) -> OutputStream | BeamStream:
-        submit = partial(self.client.submit, origin=Origin(CURRENT.get(), self.reply, self.style.stream))
-        if self.beam is None:
-            return submit(self.requests)
-        return BeamStream(submit, self.requests, self.beam, self.tokenizer)
+        if self.beam is not None:  # its many requests of one token are nothing to tell of
+            return BeamStream(self.client.submit, self.requests, self.beam, self.tokenizer)
+        return self.client.submit(self.requests, Origin(CURRENT.get(), self.reply, self.style.stream))
 
     def _scores(self) -> Scores:
         return Scores(self.requests, self.tokenizer, self.reply.chat, self.style, self.echoes)

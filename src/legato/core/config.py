@@ -234,6 +234,13 @@ class EngineConfig:
     grammars: GrammarConfig = field(default_factory=GrammarConfig)
     executor: str = flag("native", "native kernels, or the numpy reference", choices=("native", "reference"))
     threads: int | None = flag(None, "compute threads; default: physical cores within affinity and CPU quota")
+    generation_config: str = flag(
+        "auto",
+        "sampling defaults: auto takes the model's own, vllm none of them, or a folder with a generation_config.json",
+    )
+    override_generation_config: str | None = flag(
+        None, 'sampling defaults that win over it, as JSON: {"temperature": 0.6, "max_new_tokens": 512}'
+    )
     seed: int | None = flag(None, "seed for requests that have none; default: random")
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import legato
 from legato.core.config import EngineConfig
 from legato.core.types import Executor, ExecutorInfo
+from legato.engine.defaults import sampling_defaults
 from legato.engine.grammars import Grammars
 from legato.engine.inputs import Inputs
 from legato.engine.loop import EngineLoop
@@ -65,6 +66,9 @@ def assemble(
         vocab_size=info.vocab_size,
         max_model_len=scheduler.context,
         check=scheduler.check,
+        defaults=sampling_defaults(
+            assets.generation_config, config, vocab_size=info.vocab_size, max_model_len=scheduler.context
+        ),
         seed=config.seed,
     )
     vocabulary = Vocabulary(

@@ -37,7 +37,8 @@ class Inputs:
     """Knows the model's tokenizer, chat template, end tokens and limits. Safe to use from several threads.
 
     vocab_size: rows of the output head; ids below it may be given as prompt tokens. check: the scheduler's verdict
-    on whether a request can ever fit. seed: for requests that have none (None: a random one each).
+    on whether a request can ever fit. defaults: what a request that sets nothing gets. seed: for requests that have
+    none (None: a random one each).
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class Inputs:
         vocab_size: int,
         max_model_len: int,
         check: Callable[[Request], None],
+        defaults: SamplingParams,
         seed: int | None = None,
     ) -> None:
         self.max_model_len = max_model_len
-        self.defaults = _defaults(assets.generation_config)
+        self.defaults = defaults
         self._tokenizer = tokenizer
         self.has_chat_template = assets.chat_template is not None
         self._template = ChatTemplate(assets.chat_template, tokenizer)
@@ -249,10 +251,3 @@ def _check_salt(salt: str | None) -> None:
 
 def _as_tuple(stop: str | Sequence[str]) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
-
-
-def _defaults(generation_config: Mapping[str, Any]) -> SamplingParams:
-    """Sampling parameters of a request that sets none: the model's own where its generation config has them."""
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    own = {name: generation_config[name] for name in names if generation_config.get(name) is not None}
-    return replace(SamplingParams(max_tokens=None), **own)

@@ -117,6 +117,7 @@ class ServerState:
             prompt,
             params,
             param="messages",
+            default_max_tokens=self.inputs.defaults.max_tokens,
             arrival_s=arrival_s,
             cache_salt=body.cache_salt,
             breakpoints=self.inputs.breakpoints(prompt, talk, hints, **arguments),
@@ -149,7 +150,7 @@ class ServerState:
                 self.inputs.request(
                     prompt,
                     params,
-                    default_max_tokens=DEFAULT_COMPLETION_TOKENS,
+                    default_max_tokens=self.inputs.defaults.max_tokens or DEFAULT_COMPLETION_TOKENS,
                     arrival_s=arrival_s,
                     cache_salt=body.cache_salt,
                     breakpoints=body.breakpoints(len(prompt)),

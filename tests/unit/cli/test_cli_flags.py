@@ -25,7 +25,8 @@ def test_no_flags_give_the_defaults() -> None:
 
 
 OTHER = {
-    "executor": "reference", "threads": 3, "seed": 9, "model": "some/model", "served_model_name": ("a", "b"),
+    "executor": "reference", "generation_config": "vllm", "override_generation_config": "{}",
+    "threads": 3, "seed": 9, "model": "some/model", "served_model_name": ("a", "b"),
     "format": "int8", "max_model_len": 2048, "tokenizer": "t", "chat_template": "c", "revision": "r", "cache_dir": "d",
     "block_size": 32, "kv_cache_dtype": "fp32", "kv_cache_memory": 1 << 20, "num_blocks": 7, "memory_utilization": 0.5,
     "prefault_kv": True, "policy": "static", "max_num_seqs": 8, "max_num_batched_tokens": 64,

@@ -182,6 +182,17 @@ class PyRuntime {
 
   nb::bytes logits() const { return as_bytes(runtime_.logits()); }
 
+  nb::bytes read_block(int32_t group, int32_t index) {
+    const std::span<uint8_t> block = runtime_.kv_block(group, index);
+    return nb::bytes(reinterpret_cast<const char*>(block.data()), block.size());
+  }
+
+  void write_block(int32_t group, int32_t index, const nb::bytes& data) {
+    const std::span<uint8_t> block = runtime_.kv_block(group, index);
+    if (data.size() != block.size()) throw std::invalid_argument("the data is not of a block's size");
+    std::memcpy(block.data(), data.c_str(), block.size());
+  }
+
   nb::dict profile() const {
     const Profile& p = runtime_.profile();
     nb::dict result;
@@ -256,6 +267,9 @@ void bind_engine(nb::module_& m) {
       .def("launch", &PyRuntime::launch, "plan"_a)
       .def("collect", &PyRuntime::collect, "step_id"_a)
       .def("logits", &PyRuntime::logits, "float32 [output rows][vocab] of the last step")
+      .def("read_block", &PyRuntime::read_block, "group"_a, "index"_a, "The bytes of a block, between steps.")
+      .def("write_block", &PyRuntime::write_block, "group"_a, "index"_a, "data"_a,
+           "Replaces the bytes of a block, between steps.")
       .def("profile", &PyRuntime::profile, "Nanoseconds by kind of op since the last reset, steps and rows.")
       .def("reset_profile", &PyRuntime::reset_profile);
 }

@@ -59,9 +59,12 @@ KvView KvPool::layer(int32_t layer) const {
   return view;
 }
 
+std::span<uint8_t> KvPool::block(int32_t index) {
+  return {view_.base + index * view_.block_bytes, static_cast<size_t>(view_.block_bytes)};
+}
+
 void KvPool::copy_block(int32_t source, int32_t target) {
-  std::memmove(view_.base + target * view_.block_bytes, view_.base + source * view_.block_bytes,
-               static_cast<size_t>(view_.block_bytes));
+  std::memmove(block(target).data(), block(source).data(), static_cast<size_t>(view_.block_bytes));
 }
 
 void KvPool::prefault(ThreadPool& pool) {

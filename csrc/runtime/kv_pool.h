@@ -2,6 +2,7 @@
 // with one memcpy. Pages are taken from the system when first written.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "base/aligned.h"
@@ -18,6 +19,8 @@ class KvPool {
   static int64_t bytes_per_block(const GroupSpec& group, KvType type, int32_t block_size);
 
   KvView layer(int32_t layer) const;
+  // The bytes of a block, all layers.
+  std::span<uint8_t> block(int32_t index);
   void copy_block(int32_t source, int32_t target);
   // Touches every page, so that the memory is there before the first request.
   void prefault(ThreadPool& pool);

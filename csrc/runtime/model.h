@@ -102,6 +102,9 @@ class Model {
   std::span<const float> logits(int32_t out_row) const;
   int32_t last_outs() const { return last_outs_; }
 
+  // The bytes of a block of the cache, between steps. std::invalid_argument where there is none.
+  std::span<uint8_t> kv_block(int32_t group, int32_t index);
+
   const Profile& profile() const { return profile_; }
   void reset_profile() { profile_ = {}; }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 
 #include "base/float_mode.h"
 #include "runtime/model.h"
@@ -178,6 +179,13 @@ void Model::run_select(const SelectArgs& args, const StepInput& step, OutPiece p
     std::memcpy(args.out + static_cast<int64_t>(o - piece.begin) * args.stride, args.x + step.out_rows[o] * args.stride,
                 static_cast<size_t>(args.width) * sizeof(float));
   }
+}
+
+std::span<uint8_t> Model::kv_block(int32_t group, int32_t index) {
+  if (group < 0 || static_cast<size_t>(group) >= kv_.size() || index < 0 || index >= limits_.num_blocks) {
+    throw std::invalid_argument("there is no such block in the KV cache");
+  }
+  return kv_[static_cast<size_t>(group)].block(index);
 }
 
 std::span<const float> Model::logits(int32_t out_row) const {

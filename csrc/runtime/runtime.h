@@ -26,6 +26,8 @@ class Runtime {
   StepOutput collect(int64_t step_id);
   // Between steps only: the raw logits of the last step, [output rows][vocab], and the times so far.
   std::vector<float> logits() const;
+  // Between steps only: the bytes of a block of the cache. std::invalid_argument where there is none.
+  std::span<uint8_t> kv_block(int32_t group, int32_t index) { return model_.kv_block(group, index); }
   const Profile& profile() const { return model_.profile(); }
   void reset_profile() { model_.reset_profile(); }
 

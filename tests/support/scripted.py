@@ -4,10 +4,14 @@ import threading
 import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from legato.core.types import (
+    DEVICE_TIER,
+    HOST_TIER,
     NO_BLOCK,
+    BlockCopy,
     CacheGroup,
     ExecutorInfo,
     OutputPurpose,
@@ -108,6 +112,7 @@ class ScriptedExecutor:
     """Implements `legato.core.types.Executor`. Knobs for tests:
 
     emit: the script. faulty(history) -> bool: flags the row whose token is the last of `history`.
+    host_slots: of the host tier. lose(copy) -> bool: this copy fails. host: label and content of its slots.
     gate: `collect` waits until it is set. failing_steps: `collect` raises for these step ids.
     plans: every plan that was launched, for tests that look at them.
     """
@@ -127,6 +132,8 @@ class ScriptedExecutor:
         emit: Emit | None = None,
         faulty: Callable[[Sequence[int]], bool] | None = None,
         memory: Mapping[str, int] = MappingProxyType({}),
+        host_slots: int = 0,
+        lose: Callable[[BlockCopy], bool] | None = None,
     ) -> None:
         self._info = ExecutorInfo(
             name="scripted",
@@ -139,10 +146,13 @@ class ScriptedExecutor:
             vocab_size=vocab_size,
             chunk_align=chunk_align,
             plans_in_flight=plans_in_flight,
+            host_slots=host_slots,
             memory=memory,
         )
         self.emit = emit or hashed(vocab_size)
         self.faulty = faulty
+        self.lose = lose
+        self.host: dict[tuple[int, int], tuple[bytes, list[_Kv]]] = {}
         self.gate = threading.Event()
         self.gate.set()
         self.failing_steps: set[int] = set()
@@ -166,11 +176,19 @@ class ScriptedExecutor:
             self._slots[reset.slot] = _Slot(reset)
         self._check_columns(plan)
         self._check_blocks(plan)
+        lost = [index for index, copy in enumerate(plan.copies) if not self._copied(copy)]
+        wrong = {
+            (copy.group, copy.target) for copy in (plan.copies[i] for i in lost) if copy.target_tier == DEVICE_TIER
+        }
         faults = array("b", bytes(plan.num_rows))
         sampled: dict[int, int] = {}
         for index in range(plan.num_seqs):
-            self._run_sequence(plan, index, faults, sampled)
-        self._results[plan.step_id] = self._result(plan, faults, sampled)
+            if any(_reads(plan, index, group, block) for group, block in wrong):  # whatever it gives, nobody may use it
+                rows = range(plan.row_offsets[index], plan.row_offsets[index + 1])
+                sampled |= {output: 7 for output, row in enumerate(plan.out_rows) if row in rows}
+            else:
+                self._run_sequence(plan, index, faults, sampled)
+        self._results[plan.step_id] = replace(self._result(plan, faults, sampled), lost_copies=tuple(lost))
 
     def collect(self, step_id: int) -> StepResult:
         self.gate.wait()
@@ -211,7 +229,6 @@ class ScriptedExecutor:
         assert len(plan.out_masks) == (len(plan.out_rows) if plan.masks else 0)
         assert all(len(mask) == (info.vocab_size + 7) // 8 for mask in plan.masks)
         assert [mask for mask in plan.out_masks if mask >= 0] == list(range(len(plan.masks)))
-        assert not plan.copies
         typecodes = [c.typecode for c in (plan.tokens, plan.positions, plan.row_offsets, plan.seq_slots, plan.out_rows)]
         assert typecodes == ["i"] * 5
         assert all(slots.typecode == "q" for slots in plan.kv_slots)
@@ -225,6 +242,22 @@ class ScriptedExecutor:
         for slots, table in zip(plan.kv_slots, plan.block_tables, strict=True):
             for block in {slot // self._info.block_size for slot in slots if slot >= 0}:
                 assert table.blocks.count(block) == 1, "a block is written that is shared by two sequences"
+
+    def _copied(self, copy: BlockCopy) -> bool:
+        """Does a copy, unless it is to be lost. A block comes back only from where, and under which label, it went."""
+        assert {copy.source_tier, copy.target_tier} == {DEVICE_TIER, HOST_TIER}
+        if self.lose is not None and self.lose(copy):
+            return False
+        slot, block = (copy.target, copy.source) if copy.target_tier == HOST_TIER else (copy.source, copy.target)
+        assert 0 <= slot < self._info.host_slots
+        assert 0 <= block < self._info.num_blocks
+        slots = slice(block * self._info.block_size, (block + 1) * self._info.block_size)
+        if copy.target_tier == HOST_TIER:
+            self.host[copy.group, slot] = copy.label, self._cache[copy.group][slots]
+        else:
+            label, self._cache[copy.group][slots] = self.host[copy.group, slot]
+            assert label == copy.label
+        return True
 
     def _run_sequence(self, plan: StepPlan, index: int, faults: "array[int]", sampled: dict[int, int]) -> None:
         slot = self._slots[plan.seq_slots[index]]
@@ -318,3 +351,9 @@ class ScriptedExecutor:
             top_logprobs=tuple(tops) if any(tops) else (),
             faults=faults,
         )
+
+
+def _reads(plan: StepPlan, index: int, group: int, block: int) -> bool:
+    """Whether a sequence of the plan has this block in its table."""
+    table = plan.block_tables[group]
+    return block in table.blocks[table.offsets[index] : table.offsets[index + 1]]

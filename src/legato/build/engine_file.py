@@ -100,6 +100,11 @@ class EngineFile:
         """Tokenizer, chat template and end tokens."""
         return TextAssets.from_json(self.meta["text"])
 
+    def digest(self) -> str:
+        """SHA-256 of the header in hex. It covers the hashes of all other parts, so it stands for the whole file."""
+        with self.path.open("rb") as file:
+            return file.read(_HEADER.size)[_HASH_AT:].hex()
+
     def verify(self) -> None:
         """Checks the hash of every tensor. CheckpointError names the file and the tensor."""
         with self.path.open("rb") as file:

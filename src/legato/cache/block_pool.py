@@ -2,6 +2,7 @@
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
 
 from legato.cache.prefix import Prefix
 
@@ -25,6 +26,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # by the time they were freed; without the pinned ones
         self._cached_pinned: OrderedDict[int, None] = OrderedDict()
         self._pins: set[int] = set()  # pinned blocks, free or used
+        self.on_evict: Callable[[int, Prefix], None] = _ignore  # a cached block is handed out: what it held
         self._refs = array("i", bytes(4 * num_blocks))
         self._held: list[Prefix | None] = [None] * num_blocks  # what each block holds, if that is known
         self._holder: dict[Prefix, int] = {}  # the inverse of _held
@@ -69,12 +71,8 @@ class BlockPool:
         if self._blank or not cached:
             block = self._blank.pop()
         else:
-            block, _ = cached.popitem(last=False)
-            prefix = self._held[block]
-            assert prefix is not None
-            del self._holder[prefix]
-            self._held[block] = None
-            self._pins.discard(block)
+            block = next(iter(cached))
+            self.on_evict(block, self._strike_out(block))
         self._refs[block] = 1
         return block
 
@@ -93,6 +91,13 @@ class BlockPool:
         if self._held[block] is None and prefix not in self._holder:
             self._held[block] = prefix
             self._holder[prefix] = block
+
+    def forget(self, block: int) -> None:
+        """What a block holds, used or free, is not what it was kept for: it cannot be found any more."""
+        if self._held[block] is not None:
+            self._strike_out(block)
+            if self._refs[block] == 0:
+                self._blank.append(block)
 
     def free(self, block: int) -> None:
         """Take one owner away; without owners the block is free."""
@@ -124,6 +129,19 @@ class BlockPool:
             del self._cached_pinned[block]
             self._cached[block] = None
 
+    def _strike_out(self, block: int) -> Prefix:
+        """Take the block that holds a known prefix from all lists but `_blank`, where it is not. Returns the prefix."""
+        self._queue(block).pop(block, None)
+        self._pins.discard(block)
+        prefix = self._held[block]
+        assert prefix is not None
+        del self._holder[prefix]
+        self._held[block] = None
+        return prefix
+
     def _queue(self, block: int) -> OrderedDict[int, None]:
         """Where a block that holds a known prefix waits while it is free."""
         return self._cached_pinned if block in self._pins else self._cached
+
+
+def _ignore(block: int, prefix: Prefix) -> None: ...

@@ -170,9 +170,14 @@ class CacheConfig:
         aliases=("gpu-memory-utilization", "device-memory-utilization"),
     )
     prefault_kv: bool = flag(False, "touch the whole KV pool at start")
+    kv_offloading_size: float = flag(0.0, "GiB of a file that evicted KV blocks go to and come back from; 0: none")
+    kv_offloading_dir: str | None = flag(None, "folder of that file; default: kv in the cache folder")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "kv_cache_memory", "num_blocks")
+        _at_least(self, 0, "kv_offloading_size")
+        if self.kv_offloading_dir is not None and not self.kv_offloading_size:
+            raise ConfigError("kv_offloading_dir needs kv_offloading_size")
         if self.block_size < 16 or self.block_size % 16:
             raise ConfigError(f"block_size must be a multiple of 16, not {self.block_size}")
         if not 0 < self.memory_utilization <= 1:
@@ -245,6 +250,9 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "threads")
+        reuses = self.scheduler.enable_prefix_caching and self.scheduler.policy != "static"
+        if self.cache.kv_offloading_size and not reuses:
+            raise ConfigError("kv_offloading_size: without a prefix cache no evicted block would ever be read again")
         if self.seed is not None and not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"seed must be from 0 to 2^63 - 1, not {self.seed}")
 

@@ -22,6 +22,8 @@ from typing import Literal, Protocol
 from legato.core.grammar import CompiledGrammar, Grammar, StructuredOutputsParams
 
 __all__ = [
+    "DEVICE_TIER",
+    "HOST_TIER",
     "NO_BLOCK",
     "BeamOptions",
     "BlockCopy",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 NO_BLOCK = -1
+DEVICE_TIER, HOST_TIER = 0, 1
 
 
 class FinishReason(StrEnum):
@@ -186,13 +189,17 @@ class SlotReset:
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """One whole-block copy done before compute, in list order. Tiers: 0 = the device's pool, 1 = host tier."""
+    """One whole-block copy done before compute, in list order.
+
+    In the host tier a block is stored with its label, and found only under it.
+    """
 
     group: int
     source_tier: int
     source: int
     target_tier: int
     target: int
+    label: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +255,7 @@ class StepResult:
     drafts: tuple[tuple[int, ...], ...] = ()  # per sequence: proposed next tokens
     pooled: tuple[array[float], ...] = ()
     transfers: tuple[int, ...] = ()  # finished asynchronous block copies
+    lost_copies: tuple[int, ...] = ()  # indices into the plan's copies: those that could not be made
     times_ms: Mapping[str, float] = field(default_factory=dict)  # per phase
 
 
@@ -264,7 +272,11 @@ class CacheGroup:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorInfo:
-    """What the scheduler may know about an executor."""
+    """What the scheduler may know about an executor.
+
+    host_slots: blocks per cache group that its host tier holds; only with one plan in flight. host_blocks: group, slot
+    and label of those that lay there at start.
+    """
 
     name: str
     cache_groups: tuple[CacheGroup, ...]
@@ -278,6 +290,8 @@ class ExecutorInfo:
     position_axes: int = 1
     plans_in_flight: int = 1
     capabilities: frozenset[str] = frozenset()
+    host_slots: int = 0
+    host_blocks: tuple[tuple[int, int, bytes], ...] = ()
     details: Mapping[str, str] = field(default_factory=dict)  # ISA, formats, KV dtype: for logs and /metrics
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by pool, as planned: for /metrics
 
@@ -339,4 +353,5 @@ class TokenEvent:
     error: str | None = None
     num_cached: int = 0  # prompt tokens served from the prefix cache, on the event of the first token
     prompt_logprobs: PromptLogprobs | None = None  # where asked for, on the event of the first token
+    num_restored: int = 0  # those of them that came back from the host tier
     num_pinned: int = 0  # prompt tokens newly computed and pinned for the request's breakpoints, on the same event

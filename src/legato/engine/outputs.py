@@ -27,6 +27,7 @@ class Output:
     stop: str | int | None = None
     error: str | None = None
     num_cached: int = 0
+    num_restored: int = 0
     num_pinned: int = 0
     prompt_logprobs: PromptLogprobs | None = None  # on the first output of a choice, where asked for
 

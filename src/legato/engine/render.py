@@ -13,7 +13,7 @@ __all__ = ["Renderer"]
 class _Choice:
     """A live choice: its decoder, its stop strings, and how far it is."""
 
-    __slots__ = ("decoder", "num_cached", "num_pinned", "num_tokens", "request", "stops")
+    __slots__ = ("decoder", "num_cached", "num_pinned", "num_restored", "num_tokens", "request", "stops")
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         params = request.params
@@ -22,6 +22,7 @@ class _Choice:
         self.stops = StopFinder(params.stop, params.include_stop_str_in_output) if params.stop else None
         self.num_tokens = 0
         self.num_cached = 0
+        self.num_restored = 0
         self.num_pinned = 0
 
 
@@ -68,6 +69,7 @@ class Renderer:
 
     def _output(self, choice: _Choice, event: TokenEvent) -> Output:
         choice.num_cached = max(choice.num_cached, event.num_cached)
+        choice.num_restored = max(choice.num_restored, event.num_restored)
         choice.num_pinned = max(choice.num_pinned, event.num_pinned)
         text, used, stop_string = self._text(choice, event)
         choice.num_tokens += used
@@ -87,6 +89,7 @@ class Renderer:
             error=event.error,
             num_cached=choice.num_cached,
             prompt_logprobs=event.prompt_logprobs,
+            num_restored=choice.num_restored,
             num_pinned=choice.num_pinned,
         )
 

@@ -91,7 +91,10 @@ class RequestMetrics:
         )
         self._cached = make.counter("vllm:prompt_tokens_cached", "Prompt tokens that a cache held.")
         self._cached_by_source = make.counter(
-            "vllm:prompt_tokens_cached_by_source", "The same by tier of the cache.", ("source",), (("device",),)
+            "vllm:prompt_tokens_cached_by_source",
+            "The same by where it lay: in the pool (device), or in the file of --kv-offloading-size (disk).",
+            ("source",),
+            (("device",), ("disk",)),
         )
         self._generation_tokens = make.counter("vllm:generation_tokens", "Tokens generated, as billed.")
         reasons = [(reason.value,) for reason in FinishReason]
@@ -177,15 +180,16 @@ class RequestMetrics:
                 owner.first_s = now
             if output.choice == 0:  # the other choices share its prompt
                 owner.num_cached = output.num_cached
-                self._count_prompt(len(owner.request.prompt), output.num_cached)
+                self._count_prompt(len(owner.request.prompt), output.num_cached, output.num_restored)
         choice.last_s = now
 
-    def _count_prompt(self, length: int, cached: int) -> None:
+    def _count_prompt(self, length: int, cached: int, restored: int) -> None:
         self._prompt_tokens.add(length)
         self._by_source.add(length - cached, "local_compute")
         self._by_source.add(cached, "local_cache_hit")
         self._cached.add(cached)
-        self._cached_by_source.add(cached, "device")
+        self._cached_by_source.add(cached - restored, "device")
+        self._cached_by_source.add(restored, "disk")
 
     def _observe_end(self, choice: _Choice, output: Output, finish: FinishReason, now: float) -> None:
         owner = choice.owner

@@ -11,10 +11,11 @@ from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import Executor
 from legato.engine.assemble import Engine, assemble
 from legato.engine.progress import byte_progress
+from legato.executor.disk_tier import DiskTier
 from legato.executor.memory import MemoryBudget, default_threads
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
-from legato.weights.cache_dir import Hold, default_cache_dir
+from legato.weights.cache_dir import KV, Hold, default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
 from legato.weights.source import Progress
 
@@ -37,7 +38,13 @@ def start(config: EngineConfig) -> Engine:
         if config.executor == "reference":
             executor: Executor = _reference(config, file)
         else:
-            native = NativeExecutor.open(file, cache=config.cache, scheduler=config.scheduler, threads=config.threads)
+            native = NativeExecutor.open(
+                file,
+                cache=config.cache,
+                scheduler=config.scheduler,
+                threads=config.threads,
+                offload_dir=_offload_dir(config),
+            )
             executor, memory = native, memory_table(native.memory)
         resources.callback(executor.close)
         engine = assemble(executor, file.text_assets, config, file.meta["model"], memory, hold)
@@ -102,7 +109,7 @@ def _reference(config: EngineConfig, file: EngineFile) -> ReferenceExecutor:
     if config.threads is not None:
         raise ConfigError("threads: the reference executor has no threads of its own")
     with byte_progress() as progress, _checkpoint(config.model, progress) as checkpoint:
-        return ReferenceExecutor(
+        executor = ReferenceExecutor(
             file.plan,
             checkpoint.source,
             block_size=config.cache.block_size,
@@ -110,8 +117,25 @@ def _reference(config: EngineConfig, file: EngineFile) -> ReferenceExecutor:
             max_rows=config.scheduler.max_num_batched_tokens,
             max_seqs=config.scheduler.max_num_seqs,
         )
+    block_bytes = [group.bytes_per_block for group in executor.info().cache_groups]
+    identity = {"engine": file.digest(), "kernels": "numpy", "kv_cache_dtype": "fp32"}
+    disk = DiskTier.open(config.cache, _offload_dir(config), identity, block_bytes)
+    if disk is not None:
+        executor.use_disk(disk)
+    return executor
+
+
+def _cache_dir(model: ModelConfig) -> Path:
+    return Path(model.cache_dir).expanduser() if model.cache_dir else default_cache_dir()
+
+
+def _offload_dir(config: EngineConfig) -> Path | None:
+    """Where evicted blocks go, if anywhere."""
+    if not config.cache.kv_offloading_size:
+        return None
+    chosen = config.cache.kv_offloading_dir
+    return _cache_dir(config.model) / KV if chosen is None else Path(chosen).expanduser()
 
 
 def _checkpoint(model: ModelConfig, progress: Progress) -> Checkpoint:
-    cache_dir = Path(model.cache_dir).expanduser() if model.cache_dir else default_cache_dir()
-    return open_checkpoint(model.model, revision=model.revision, cache_dir=cache_dir, progress=progress)
+    return open_checkpoint(model.model, revision=model.revision, cache_dir=_cache_dir(model), progress=progress)

@@ -1,9 +1,11 @@
 """The native executor: an engine file run by the C++ plan runner. This file only converts."""
 
+import hashlib
 import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from legato.build.plan import Plan
 from legato.core.config import CacheConfig, SchedulerConfig
 from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import ExecutorInfo, StepPlan, StepResult
+from legato.executor.disk_tier import DiskTier
 from legato.executor.memory import MemoryBudget, budget, default_threads
 
 __all__ = ["NativeExecutor", "isa_levels"]
@@ -27,9 +30,13 @@ class NativeExecutor:
     memory: how the memory was divided, to be printed at start.
     """
 
-    def __init__(self, runtime: _native.Runtime, info: ExecutorInfo, memory: MemoryBudget) -> None:
+    def __init__(
+        self, runtime: _native.Runtime, info: ExecutorInfo, memory: MemoryBudget, disk: DiskTier | None
+    ) -> None:
         self._runtime: _native.Runtime | None = runtime
         self._info = info
+        self._disk = disk
+        self._lost_copies: tuple[int, ...] = ()
         self.memory = memory
 
     @classmethod
@@ -41,9 +48,11 @@ class NativeExecutor:
         scheduler: SchedulerConfig,
         threads: int | None = None,
         isa: str | None = None,
+        offload_dir: Path | None = None,
     ) -> "NativeExecutor":
         """Loads an engine file.
 
+        offload_dir: folder of the file that evicted blocks go to, where the cache's configuration asks for one.
         isa: instruction-set level; default: $LEGATO_ISA, else the best one that this machine runs. CheckpointError
         names a file that cannot be used, ConfigError a setting that cannot.
         """
@@ -83,14 +92,27 @@ class NativeExecutor:
             "threads": str(threads),
             "engine_file": path,
         }
-        return cls(runtime, _info(plan, memory, block_bytes, scheduler, details), memory)
+        identity = {
+            "engine": file.digest(),
+            "kernels": hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest(),
+            "isa": chosen.isa,
+            "kv_cache_dtype": kv_dtype,
+        }
+        disk = DiskTier.open(cache, offload_dir, identity, block_bytes)
+        info = _info(plan, memory, block_bytes, scheduler, details)
+        return cls(runtime, info if disk is None else disk.told_by(info), memory, disk)
 
     def info(self) -> ExecutorInfo:
         return self._info
 
     def launch(self, plan: StepPlan) -> None:
-        """Checks and starts the step. ValueError names the column that is wrong; nothing has changed then."""
-        self._open_runtime().launch(plan)
+        """Checks and starts the step. ValueError names the column that is wrong; nothing has been computed then."""
+        runtime = self._open_runtime()
+        self._lost_copies = ()
+        if self._disk is not None and plan.copies:
+            self._lost_copies = self._disk.copy(plan.copies, runtime)
+            plan = replace(plan, copies=())
+        runtime.launch(plan)
 
     def collect(self, step_id: int) -> StepResult:
         """Waits for the step. RuntimeError where it failed as a whole, or was not launched."""
@@ -101,6 +123,7 @@ class NativeExecutor:
             logprobs=array("f", out["logprobs"]),
             top_logprobs=out["top_logprobs"],
             faults=array("b", out["faults"]),
+            lost_copies=self._lost_copies,
             times_ms=dict(zip(_PHASES, out["times_ms"], strict=True)),
         )
 
@@ -130,6 +153,9 @@ class NativeExecutor:
     def close(self) -> None:
         """Waits for a step in flight, then frees everything. May be called twice."""
         self._runtime = None
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
 
     def _open_runtime(self) -> _native.Runtime:
         if self._runtime is None:

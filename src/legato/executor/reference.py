@@ -5,7 +5,7 @@ so that what it computes is what the other executors are measured against.
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -16,7 +16,8 @@ import numpy.typing as npt
 from legato.build import plan as ops
 from legato.build.plan import Op, Plan
 from legato.core.errors import ConfigError
-from legato.core.types import NO_BLOCK, ExecutorInfo, OutputPurpose, SlotReset, StepPlan, StepResult
+from legato.core.types import NO_BLOCK, BlockCopy, ExecutorInfo, OutputPurpose, SlotReset, StepPlan, StepResult
+from legato.executor.disk_tier import DiskTier
 from legato.executor.reference_weights import ACTS, Weights
 from legato.sampling.reference import sample_row, top_logprobs
 from legato.weights.source import TensorSource
@@ -81,6 +82,7 @@ class ReferenceExecutor:
             vocab_size=plan.vocab,
             details={"weights": "f32", "kv_cache_dtype": "f32"},
         )
+        self._disk: DiskTier | None = None
         self._result: StepResult | None = None
         self.logits: Floats = np.zeros((0, plan.vocab), np.float32)  # of the last step's output rows
 
@@ -91,8 +93,7 @@ class ReferenceExecutor:
         """Compute the step. ConfigError for a plan that is beyond what `info` states."""
         self._check(plan)
         begin = perf_counter()
-        for copy in plan.copies:
-            self._copy(copy.group, copy.source, copy.target)
+        lost = self._do_copies(plan.copies)
         for reset in plan.resets:
             self._slots[reset.slot] = _Slot(reset, list(reset.output))
         step = _Step(plan)
@@ -101,7 +102,7 @@ class ReferenceExecutor:
         last = self._plan.ops[-1]
         assert isinstance(last, ops.Logits)
         self.logits = step.buffers[last.out]
-        self._result = self._finish(step, 1e3 * (perf_counter() - begin))
+        self._result = replace(self._finish(step, 1e3 * (perf_counter() - begin)), lost_copies=lost)
 
     def collect(self, step_id: int) -> StepResult:
         result, self._result = self._result, None
@@ -117,6 +118,23 @@ class ReferenceExecutor:
 
     def close(self) -> None:
         self._weights.clear()
+        if self._disk is not None:
+            self._disk.close()
+
+    def use_disk(self, disk: DiskTier) -> None:
+        """Get a host tier, which this executor then owns. Before the first step, and before anybody asks for `info`."""
+        self._disk = disk
+        self._info = disk.told_by(self._info)
+
+    def read_block(self, group: int, index: int) -> bytes:
+        """The bytes of a block: keys, then values."""
+        return b"".join(pool[:, self._slots_of(index)].tobytes() for pool in (self._keys[group], self._values[group]))
+
+    def write_block(self, group: int, index: int, data: bytes) -> None:
+        """Replace a block by bytes that `read_block` gave."""
+        keys, values = self._keys[group], self._values[group]
+        both = np.frombuffer(data, np.float32).reshape(2, keys.shape[0], self._block_size, *keys.shape[2:])
+        keys[:, self._slots_of(index)], values[:, self._slots_of(index)] = both
 
     # ------------------------------------------------------------------------------------------ before and after
 
@@ -134,13 +152,19 @@ class ReferenceExecutor:
             raise ConfigError("the reference executor samples and scores prompts, no more")
         if plan.masks and not plan.out_masks:
             raise ConfigError("the masks of a step need rows that have one")
-        if any(copy.source_tier or copy.target_tier for copy in plan.copies):
-            raise ConfigError("the reference executor has no host tier")
+        if self._disk is None and any(copy.source_tier or copy.target_tier for copy in plan.copies):
+            raise ConfigError("this executor has no host tier")
 
-    def _copy(self, group: int, source: int, target: int) -> None:
-        size = self._block_size
-        for pool in (self._keys[group], self._values[group]):
-            pool[:, target * size : (target + 1) * size] = pool[:, source * size : (source + 1) * size]
+    def _slots_of(self, block: int) -> slice:
+        return slice(block * self._block_size, (block + 1) * self._block_size)
+
+    def _do_copies(self, copies: Sequence[BlockCopy]) -> tuple[int, ...]:
+        """Returns the indices of those that could not be done."""
+        if self._disk is not None:
+            return self._disk.copy(copies, self)
+        for copy in copies:
+            self.write_block(copy.group, copy.target, self.read_block(copy.group, copy.source))
+        return ()
 
     def _finish(self, step: _Step, milliseconds: float) -> StepResult:
         plan = step.plan

@@ -101,5 +101,6 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         error=None if sequence.matcher is None else sequence.matcher.failure,
         num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
         prompt_logprobs=scores,
+        num_restored=min(sequence.num_restored, sequence.num_cached) if position == sequence.num_prompt else 0,
         num_pinned=sequence.num_pinned if position == sequence.num_prompt else 0,
     )

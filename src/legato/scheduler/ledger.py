@@ -1,14 +1,15 @@
 """Who holds which place and which blocks. Everything that planning and committing share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from legato.cache.block_tables import KvBlocks
+from legato.cache.host_tier import HostTier
 from legato.cache.pins import Pins
 from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
-from legato.core.types import ExecutorInfo, PromptLogprobs
+from legato.core.types import BlockCopy, ExecutorInfo, PromptLogprobs
 from legato.scheduler.policies import Policy, make_policy
 from legato.scheduler.state import Event, Sequence, State, transition
 from legato.scheduler.step_time import StepTimes
@@ -53,7 +54,10 @@ class Ledger:
         reusable = self.policy.reuses_prefixes and all(group.kind in _REUSABLE for group in info.cache_groups)
         self._prefixes: PrefixCache | None = None
         if config.enable_prefix_caching and reusable:
-            self._prefixes = PrefixCache(self.blocks, info.chunk_align, Pins(self.blocks, config.pin_budget, clock))
+            pins = Pins(self.blocks, config.pin_budget, clock)
+            self._prefixes = PrefixCache(self.blocks, info.chunk_align, pins, _host_tier(info))
+        elif info.host_slots:
+            raise ConfigError("kv_offloading_size: without a prefix cache no evicted block would ever be read again")
         most = self.blocks.max_positions
         self.limits = Limits(
             max_rows=max_rows,
@@ -72,6 +76,7 @@ class Ledger:
         self.moves: list[tuple[Sequence, Event]] = []  # admissions and preemptions while the last step was planned
         self.prefix_queries = 0  # prompt tokens that were looked up in the prefix cache, and those found
         self.prefix_hits = 0
+        self.prefix_hits_host = 0  # of them, those that were restored from the host tier
         self._free_slots = list(range(self.limits.max_places - 1, -1, -1))
 
     @property
@@ -87,7 +92,9 @@ class Ledger:
                 sequence.prefixes = self._prefixes.chain(request.adapter, request.cache_salt)
         if self._reads_prefixes(sequence):
             assert self._prefixes is not None
-            sequence.num_computed = self._prefixes.take(sequence.tables, sequence.prefixes, sequence.tokens)
+            found, restored = self._prefixes.take(sequence.tables, sequence.prefixes, sequence.tokens)
+            sequence.num_computed = found
+            sequence.num_restored = max(sequence.num_restored, restored)  # they stay on the device if it has to wait
 
     def _reads_prefixes(self, sequence: Sequence) -> bool:
         skips = sequence.request.params.skip_reading_prefix_cache or sequence.scores_prompt
@@ -98,6 +105,28 @@ class Ledger:
         if self._prefixes is not None:
             self._prefixes.keep(sequence.tables, sequence.prefixes, sequence.tokens, start, end)
             self._pin(sequence, start, end)
+
+    def take_copies(self) -> tuple[BlockCopy, ...]:
+        """Copies to and from the host tier that the plan now made has to begin with."""
+        if self._prefixes is None or self._prefixes.host is None:
+            return ()
+        return self._prefixes.host.take_copies()
+
+    def lose(self, copies: Iterable[BlockCopy]) -> None:
+        """These copies were not made. Who was to read what a lost one should have restored computes it again."""
+        assert self._prefixes is not None
+        for copy in copies:
+            if self._prefixes.lost(copy):
+                for sequence in reversed(self.running.copy()):
+                    if copy.target in sequence.tables.groups[copy.group]:
+                        before = sequence.tables.groups[copy.group].index(copy.target) * self.blocks.block_size
+                        sequence.num_cached = min(sequence.num_cached, before)
+                        self.evict(sequence)
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks in the host tier."""
+        return 0 if self._prefixes is None or self._prefixes.host is None else self._prefixes.host.num_blocks
 
     def expire_pins(self) -> None:
         """End the pins whose time is over."""
@@ -124,7 +153,8 @@ class Ledger:
             sequence.num_cached = sequence.num_computed
             self.prefix_queries += sequence.num_prompt
             self.prefix_hits += sequence.num_cached
-            self._pin(sequence, 0, sequence.num_computed)
+            self.prefix_hits_host += min(sequence.num_restored, sequence.num_cached)
+        self._pin(sequence, 0, sequence.num_computed)
         if sequence.matcher is None and (grammar := sequence.request.grammar) is not None:
             sequence.matcher = grammar.matcher(sequence.request.end_token_ids)
         sequence.slot = self._free_slots.pop()
@@ -174,3 +204,11 @@ class Ledger:
         self.blocks.release(sequence.tables)
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
+
+
+def _host_tier(info: ExecutorInfo) -> HostTier | None:
+    if not info.host_slots:
+        return None
+    if info.plans_in_flight > 1:  # a lost copy must be known before anything is planned on it
+        raise ConfigError("kv_offloading_size: an executor with several plans in flight has no host tier")
+    return HostTier(len(info.cache_groups), info.host_slots, info.host_blocks)

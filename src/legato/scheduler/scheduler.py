@@ -3,6 +3,7 @@
 import time
 from array import array
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -134,6 +135,8 @@ class Scheduler:
         if not shares:
             return None
         plan, entries = write_plan(self._num_steps, shares, self._ledger.blocks)
+        if copies := self._ledger.take_copies():
+            plan = replace(plan, copies=copies)
         self._in_flight[plan.step_id] = _Planned(entries, self._planned_s)
         self._num_steps += 1
         self._last_step = StepCounts(
@@ -156,6 +159,8 @@ class Scheduler:
         planned = self._in_flight.pop(plan.step_id)
         self._measure(plan, planned, [self._clock()])
         events = self._end_asked()
+        if result.lost_copies:
+            self._ledger.lose(plan.copies[index] for index in result.lost_copies)
         events += commit_result(self._ledger, planned.entries, result)
         return events
 

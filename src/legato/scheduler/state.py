@@ -68,6 +68,7 @@ class Sequence:
         "num_padding",
         "num_pinned",
         "num_prompt",
+        "num_restored",
         "num_tokens",
         "prefixes",
         "request",
@@ -97,6 +98,7 @@ class Sequence:
         self.tokens = array("i")  # filled when its turn comes: choices that wait share the request's prompt
         self.prefixes: list[Prefix] = []  # see PrefixCache.chain; kept over a preemption, as the tokens are
         self.num_cached = 0  # prompt tokens that were computed already at the first admission
+        self.num_restored = 0  # prompt tokens whose blocks came back from the host tier for it
         self.num_pinned = 0  # prompt tokens that it computed and that are pinned for its breakpoints
         self.matcher: Matcher | None = None  # made at the first admission; kept over a preemption, as the tokens are
         self.tables = tables

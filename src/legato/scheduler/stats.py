@@ -39,10 +39,12 @@ class SchedulerStats:
     blocks_used: int  # over all cache groups
     blocks_cached: int  # free ones that hold a known prefix
     blocks_total: int
+    blocks_host: int  # in the host tier
     kv_usage: float  # share of the fullest pool, 0 to 1
     kv_waste: float  # unused slots in allocated blocks / allocated slots, 0 to 1
     prefix_queries: int  # prompt tokens looked up in the prefix cache since the start
     prefix_hits: int  # and those found
+    prefix_hits_host: int  # and of these, those that came back from the host tier
     preemptions: int  # since the start
     corrupted: int  # sequences that ended because of NaN or Inf, since the start
     steps: int  # planned since the start
@@ -68,10 +70,12 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
         blocks_used=sum(pool.num_used for pool in blocks.pools),
         blocks_cached=sum(pool.num_cached for pool in blocks.pools),
         blocks_total=sum(pool.num_blocks for pool in blocks.pools),
+        blocks_host=ledger.host_blocks,
         kv_usage=blocks.usage(),
         kv_waste=1 - filled / allocated if allocated else 0.0,
         prefix_queries=ledger.prefix_queries,
         prefix_hits=ledger.prefix_hits,
+        prefix_hits_host=ledger.prefix_hits_host,
         preemptions=ledger.num_preemptions,
         corrupted=ledger.num_corrupted,
         steps=steps,

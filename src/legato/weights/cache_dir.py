@@ -3,6 +3,7 @@
     models/NAME/    a model file that Legato unpacked itself, and its stamp
     hub/NAME/       a Hugging Face repository, in huggingface_hub's own layout
     engines/NAME    built engine files
+    kv/NAME         evicted KV blocks of one engine file (--kv-offloading-size)
 
 An entry is a file or folder directly below one of these. Whoever fills or uses an entry holds it (a shared flock,
 which the kernel drops when the process dies); `prune` removes only what it can lock alone.
@@ -23,6 +24,7 @@ from legato.core.errors import ConfigError
 __all__ = [
     "ENGINES",
     "HUB",
+    "KV",
     "MODELS",
     "CacheEntry",
     "Hold",
@@ -33,7 +35,8 @@ __all__ = [
     "sync_folder",
 ]
 
-MODELS, HUB, ENGINES = "models", "hub", "engines"
+MODELS, HUB, ENGINES, KV = "models", "hub", "engines", "kv"
+_KINDS = (MODELS, HUB, ENGINES, KV)
 _TRASH = ".trash-"
 
 
@@ -81,7 +84,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """kind: models | hub | engines. bytes on disk, symbolic links not followed. last_used: seconds since 1970."""
+    """kind: models | hub | engines | kv. bytes on disk, symbolic links not followed. last_used: seconds since 1970."""
 
     kind: str
     name: str
@@ -93,7 +96,7 @@ class CacheEntry:
 def list_cache(cache_dir: Path) -> list[CacheEntry]:
     """All entries, ordered by kind and name."""
     entries = []
-    for kind in (MODELS, HUB, ENGINES):
+    for kind in _KINDS:
         folder = cache_dir / kind
         for path in sorted(folder.glob("models--*" if kind == HUB else "[!.]*")):
             name = path.name.removeprefix("models--").replace("--", "/") if kind == HUB else path.name
@@ -147,7 +150,7 @@ def _remove(path: Path, *, dry_run: bool) -> bool:
 
 def _empty_trash(cache_dir: Path) -> None:
     """Removes what a killed `prune` has left."""
-    for kind in (MODELS, HUB, ENGINES):
+    for kind in _KINDS:
         for path in (cache_dir / kind).glob(f"{_TRASH}*"):
             delete(path)
 

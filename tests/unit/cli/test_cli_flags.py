@@ -45,11 +45,12 @@ OTHER = {
     "allowed_headers": ("x",), "allow_credentials": True, "ssl_certfile": "c", "ssl_keyfile": "k", "ssl_ca_certs": "ca",
     "ssl_cert_reqs": 2, "root_path": "/r", "disable_uvicorn_access_log": True,
     "disable_access_log_for_endpoints": ("/x",),
+    "kv_offloading_size": 2.5, "kv_offloading_dir": "kv",
 }  # fmt: skip
 NEEDED = {  # by flags that are refused without
     "admin_host": {"admin_port": 9}, "allow_credentials": {"allowed_origins": ("https://a",)},
     "ssl_keyfile": {"ssl_certfile": "c"}, "ssl_ca_certs": {"ssl_certfile": "c"},
-    "ssl_cert_reqs": {"ssl_certfile": "c", "ssl_ca_certs": "ca"},
+    "ssl_cert_reqs": {"ssl_certfile": "c", "ssl_ca_certs": "ca"}, "kv_offloading_dir": {"kv_offloading_size": 1.5},
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from legato.engine.assemble import Engine, assemble
 from legato.engine.outputs import Output
 from legato.engine.timeline import Timeline
 from support.byte_level import ASSETS, EOS, VOCAB, byte_tokens
+from support.driving import make_request
 from support.scripted import ScriptedExecutor, hashed
 
 LABELS = {"model_name": "scripted", "engine": "0"}
@@ -198,6 +199,18 @@ def test_counters_equal_what_the_requests_saw(
     _check_histograms(it, seen, made)
     _check_steps(it, executor)
     assert it.metrics.requests.num_live == 0
+
+
+def test_tokens_that_came_back_from_the_disk_are_told_apart() -> None:
+    it = engine(ScriptedExecutor(num_blocks=8, block_size=4, host_slots=50))
+    for number, start in enumerate((0, 100, 0)):
+        it.loop.submit([make_request(f"r{number}", range(start, start + 22), max_tokens=2)])
+        while it.loop.busy:
+            it.loop.step()
+    by_source = [value(it, "vllm:prompt_tokens_cached_by_source_total", source=name) for name in ("device", "disk")]
+    assert sum(by_source) == value(it, "vllm:prompt_tokens_cached_total") == 20
+    assert by_source[1] > 0
+    assert value(it, "legato:kv_disk_blocks") > 0
 
 
 def _check_prompts(it: Engine, seen: Seen, made: list[tuple[Request, int]]) -> None:

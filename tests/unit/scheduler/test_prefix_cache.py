@@ -110,7 +110,9 @@ def test_c08_five_hundred_prompts_under_a_hash_of_four_bits():
         return bytes([sha256(data).digest()[0] & 15])
 
     scheduler, executor = pair(num_blocks=40)
-    scheduler._ledger._prefixes = PrefixCache(scheduler._ledger.blocks, 1, scheduler._ledger._prefixes.pins, four_bits)
+    scheduler._ledger._prefixes = PrefixCache(
+        scheduler._ledger.blocks, 1, scheduler._ledger._prefixes.pins, digest=four_bits
+    )
     requests = [make_request(f"r{i}", [i % 3] * 4 + [i % 2] * 4 + [i % 5] * 4 + [i], max_tokens=3) for i in range(500)]
     outcomes = drive(scheduler, executor, requests, after_step=lambda: check_invariants(scheduler))
     assert_same(run_solo(lambda: pair(num_blocks=40), requests), outcomes)

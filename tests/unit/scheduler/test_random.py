@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from legato.core.errors import RequestError
-from legato.core.types import Breakpoint, FinishReason
+from legato.core.types import DEVICE_TIER, HOST_TIER, Breakpoint, FinishReason
 from support.driving import drive, make_request, record, scheduler_for, step
 from support.invariants import check_invariants
 from support.oracles import assert_drained, assert_same
@@ -46,6 +46,10 @@ class AnythingHappens(RuleBasedStateMachine):
     def build(self, data):
         draw = data.draw
         chunk_align = draw(st.sampled_from([1, 1, 1, 3]))
+        policy = draw(st.sampled_from(["fcfs", "fcfs", "static"]))
+        caching = policy == "fcfs" and draw(st.sampled_from([True, True, True, False]))
+        plans_in_flight = draw(st.sampled_from([1, 1, 2, 4]))
+        self.losing = ()
         self.executor = ScriptedExecutor(
             groups=draw_groups(draw),
             block_size=draw(st.sampled_from([1, 2, 4, 7])),
@@ -55,10 +59,11 @@ class AnythingHappens(RuleBasedStateMachine):
             max_position=draw(st.integers(2, 40)),
             vocab_size=VOCAB,
             chunk_align=chunk_align,
-            plans_in_flight=draw(st.sampled_from([1, 1, 2, 4])),
+            plans_in_flight=plans_in_flight,
             faulty=sometimes_faulty,
+            host_slots=draw(st.integers(1, 20)) if plans_in_flight == 1 and caching else 0,
+            lose=lambda copy: copy.target_tier in self.losing,
         )
-        policy = draw(st.sampled_from(["fcfs", "fcfs", "static"]))
         self.now = 0.0
         self.scheduler = scheduler_for(
             self.executor,
@@ -69,7 +74,7 @@ class AnythingHappens(RuleBasedStateMachine):
             max_num_seqs=draw(st.integers(1, 6)),
             max_num_batched_tokens=draw(st.integers(chunk_align, 24)),
             long_prefill_token_threshold=draw(st.integers(1, 12)),
-            enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
+            enable_prefix_caching=caching,
         )
         self.requests = {}
         self.outcomes = {}
@@ -119,6 +124,11 @@ class AnythingHappens(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 10.0, 100.0]))
     def wait(self, seconds):
         self.now += seconds
+
+    @rule(tiers=st.sampled_from([(), (DEVICE_TIER,), (DEVICE_TIER,), (HOST_TIER,)]))
+    def disk_trouble(self, tiers):
+        """From now on copies to these tiers fail."""
+        self.losing = tiers
 
     @precondition(lambda self: len(self.in_flight) < self.executor.info().plans_in_flight)
     @rule()

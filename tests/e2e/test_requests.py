@@ -130,9 +130,8 @@ MISSING = {
         "suffix": "x", "best_of": 2,
     },
     CHAT: {
-        "tools": [{"type": "function"}], "tool_choice": "auto",
         "functions": [{}], "modalities": ["audio"],
-        "reasoning_effort": "low", "parallel_tool_calls": False,
+        "reasoning_effort": "low",
     },
 }  # fmt: skip
 

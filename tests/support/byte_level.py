@@ -14,21 +14,29 @@ CHATML = (
 )
 
 
-def byte_level_assets(*, add_bos: bool = False) -> TextAssets:
-    """A vocabulary of three control tokens, the 256 bytes, and a few longer pieces."""
+def byte_level_assets(
+    *, add_bos: bool = False, template: str = CHATML, words: tuple[str, ...] = (), controls: tuple[str, ...] = ()
+) -> TextAssets:
+    """A vocabulary of three control tokens, the 256 bytes, and a few longer pieces.
+
+    words and controls: further tokens behind them, the latter control tokens.
+    """
     merges = ["h e", "l l", "he ll", "hell o", "S T", "ST O", "O P"]
     pieces = [merge.replace(" ", "") for merge in merges]
     return assets_from_gguf(
         {
             "tokenizer.ggml.model": "gpt2",
             "tokenizer.ggml.pre": "smollm",
-            "tokenizer.ggml.tokens": [*CONTROL, *byte_alphabet(), *pieces],
-            "tokenizer.ggml.token_type": [3] * len(CONTROL) + [1] * (256 + len(pieces)),
+            "tokenizer.ggml.tokens": [*CONTROL, *byte_alphabet(), *pieces, *words, *controls],
+            "tokenizer.ggml.token_type": [3] * len(CONTROL)
+            + [1] * (256 + len(pieces))
+            + [4] * len(words)
+            + [3] * len(controls),
             "tokenizer.ggml.merges": merges,
             "tokenizer.ggml.bos_token_id": 1,
             "tokenizer.ggml.add_bos_token": add_bos,
             "tokenizer.ggml.eos_token_id": EOS,
-            "tokenizer.chat_template": CHATML,
+            "tokenizer.chat_template": template,
         }
     )
 

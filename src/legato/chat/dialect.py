@@ -2,38 +2,24 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from legato.chat.answer import AnswerReader, call_id
 from legato.chat.calls import CallReader, FoundCalls, ToolFormat
-from legato.chat.free import free_grammar
+from legato.chat.free import either, free_grammar
 from legato.chat.hermes import HERMES
 from legato.chat.json_calls import ForcedCalls
 from legato.chat.llama3_json import LLAMA3_JSON
 from legato.chat.mistral import MISTRAL
 from legato.chat.pythonic import PYTHONIC
 from legato.chat.reasoning import END, REASONING_PARSERS, START, ReasoningMarks, ReasoningSplit
-from legato.core.answers import Reasoning, Tool
+from legato.core.answers import Reasoning, ToolUse
 from legato.core.errors import ConfigError, RequestError
+from legato.core.grammar import Grammar
 from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["FORMATS", "Dialect", "ToolUse"]
+__all__ = ["FORMATS", "Dialect"]
 
 FORMATS = {format.name: format for format in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC)}
-
-
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """What a request says. tools: those that may be called. forced: at least one is to be. one: one call at most."""
-
-    tools: Sequence[Tool] = ()
-    forced: bool = False
-    one: bool = False
-
-    @property
-    def held(self) -> bool:
-        """Calls need a grammar."""
-        return bool(self.tools) and (self.forced or self.one or any(tool.strict for tool in self.tools))
 
 
 class Dialect:
@@ -44,7 +30,12 @@ class Dialect:
         source = tokenizer.assets.chat_template or ""
         self._control = tokenizer.special_tokens
         self._format = FORMATS[tool_parser] if tool_parser != "auto" else _detected(source)
-        self.reasoning = _reasoning_marks(tokenizer, source, reasoning_parser)
+        self._reasoning = _reasoning_marks(tokenizer, source, reasoning_parser)
+
+    @property
+    def written(self) -> ToolFormat:
+        """How calls are written for a template that knows nothing of tools."""
+        return self._format or HERMES
 
     @property
     def format(self) -> ToolFormat:
@@ -58,19 +49,30 @@ class Dialect:
             )
         return self._format
 
+    def reasoning_after(self, prompt: Sequence[int]) -> Reasoning | None:
+        """The reasoning that may follow a prompt; None where there can be none."""
+        return self._reasoning.after(prompt) if self._reasoning else None
+
     def shown_token_ids(self, use: ToolUse) -> frozenset[int]:
         """Control tokens that a reader has to see in the text."""
-        marks = {START, END} if self.reasoning else set()
+        marks = {START, END} if self._reasoning else set()
         if use.tools:
             marks |= {*self.format.openers, *self.format.closers}
         return frozenset(self._control[mark] for mark in marks if mark in self._control)
 
-    def grammar(self, use: ToolUse) -> str | None:
-        """Lark grammar of the answer behind its reasoning; None where it is free. RequestError."""
-        if not use.held:
-            return None
+    def grammar(self, use: ToolUse, answer: Grammar | None) -> Grammar | None:
+        """Grammar of what comes behind the reasoning; None where it is free. RequestError.
+
+        answer: what the answer has to look like where it is no call.
+        """
+        if not use.held and not (use.tools and answer):
+            return answer
         calls = self.format.grammar(use.tools, use.one, self._control)
-        return calls if use.forced else free_grammar(self.format, calls, self._control)
+        if use.forced and answer is not None:
+            raise RequestError(f"{answer.param} and calls that have to be made exclude each other", param="tool_choice")
+        if not use.forced:
+            calls = free_grammar(self.format, calls, self._control) if answer is None else either(answer, calls)
+        return Grammar("lark", calls, "tools")
 
     def reader(self, use: ToolUse, reasoning: Reasoning | None, *, show_reasoning: bool = True) -> AnswerReader:
         """A reader of one choice. reasoning: as the request has it; None: the answer has none."""

@@ -1,11 +1,15 @@
 """Grammar of an answer that may or may not call tools: a text, and perhaps calls behind it."""
 
+import json
 import re
 from collections.abc import Mapping
 
 from legato.chat.calls import ToolFormat
+from legato.chat.json_calls import on_one_line
+from legato.core.errors import RequestError
+from legato.core.grammar import Grammar
 
-__all__ = ["free_grammar"]
+__all__ = ["either", "free_grammar"]
 
 
 def free_grammar(format: ToolFormat, forced: str, control: Mapping[str, int]) -> str:
@@ -23,6 +27,18 @@ def free_grammar(format: ToolFormat, forced: str, control: Mapping[str, int]) ->
         return f"start: TEXT (open calls)?\nTEXT: /(.|\\n)*/\n{rules}"
     # A greedy text could not end before the opener.
     return f"start: TEXT | marked calls\nTEXT: /(.|\\n)*/{without}\nmarked[lazy]: /(.|\\n)*{_pattern(opener)}/\n{rules}"
+
+
+def either(answer: Grammar, calls: str) -> str:
+    """Grammar of an answer that is JSON on one line, or calls. RequestError for an answer of another kind."""
+    if answer.kind not in ("json_object", "json_schema"):
+        raise RequestError(f"{answer.param} of another kind than JSON does not go with tools", param=answer.param)
+    schema = json.loads(answer.source or "{}")
+    if answer.kind == "json_object":
+        schema = {"type": "object", **schema}
+    schema = on_one_line(schema if isinstance(schema, dict) else {"allOf": [schema]})
+    rules = calls.removeprefix("start: open calls\n")
+    return f"start: answer | open calls\nanswer: %json {json.dumps(schema)}\n{rules}"
 
 
 def _pattern(text: str) -> str:

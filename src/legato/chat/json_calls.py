@@ -11,7 +11,7 @@ from legato.core.answers import Tool
 
 __all__ = [
     *("MAX_CALLS", "ForcedCalls", "arguments_of", "calls_of", "compact"),
-    *("EMPTY", "lark_text", "object_grammar", "parameters_of"),
+    *("EMPTY", "lark_text", "on_one_line", "object_grammar", "parameters_of"),
 ]
 
 MAX_CALLS = 16  # in one forced answer, so that a weak model comes to an end
@@ -126,15 +126,13 @@ def object_grammar(
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema that calls are held to: no arguments but those it names, unless it says otherwise; one spelling."""
-    spelling = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return {
-        "type": "object",
-        "properties": {},
-        "additionalProperties": False,
-        **tool.parameters,
-        "x-guidance": spelling,
-    }
+    """The schema that calls are held to: no arguments but those it names, unless it says otherwise; on one line."""
+    return on_one_line({"type": "object", "properties": {}, "additionalProperties": False, **tool.parameters})
+
+
+def on_one_line(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema whose values are written as Python's json does: white space cannot go on for ever."""
+    return {**schema, "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 
 
 def lark_text(text: str, control: Mapping[str, int]) -> str:

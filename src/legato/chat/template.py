@@ -6,9 +6,12 @@ from typing import Any
 from jinja2 import Template, TemplateSyntaxError, meta
 
 from legato.chat.budget import TemplateTooExpensive
+from legato.chat.calls import ToolFormat
 from legato.chat.guard import Guard
+from legato.chat.hermes import HERMES
 from legato.chat.messages import normalized
 from legato.chat.sandbox import Sandbox, TemplateRefusal
+from legato.chat.tool_prompt import plain_talk
 from legato.core.errors import CheckpointError, RequestError
 from legato.tokenizer.tokenizer import Tokenizer
 
@@ -45,24 +48,27 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_format: ToolFormat = HERMES,
         **kwargs: Any,
     ) -> list[int]:
         """Token ids of the prompt.
 
-        messages: as in the OpenAI API; text parts are joined by a newline. kwargs: further template variables, which
-        the template must use. continue_final_message: the prompt ends with the content of the last message, where the
-        answer goes on. Raises RequestError: no template, contents that are not text, or the template's own
-        sentence when it refuses the messages.
+        messages: as in the OpenAI API; text parts are joined by a newline. tools: as there, too; a template that does
+        not use them gets them, their calls and results as texts, calls in `tool_format`. kwargs: further template
+        variables, which the template must use. continue_final_message: the prompt ends with the content of the last
+        message, where the answer goes on. Raises RequestError: no template, contents that are not text, or the
+        template's own sentence when it refuses the messages.
         """
         if self._template is None:
             raise RequestError(
                 "this model has no chat template: use /v1/completions, or start the server with --chat-template",
                 code="no_chat_template",
             )
-        values = {"messages": normalized(messages), "tools": list(tools) if tools else None, **self._checked(kwargs)}
-        if tools:
-            self._require("tools", "tools")
+        talk = normalized(messages)
+        if "tools" not in self._variables:
+            talk, tools = plain_talk(talk, tools, tool_format), ()
+        values = {"messages": talk, "tools": list(tools) or None, **self._checked(kwargs)}
         try:
             marks = self._guard.marks(values)
             protected = marks.protect(values)

@@ -1,10 +1,10 @@
 """What an answer is made of beside plain text: tools that may be called, pieces of calls, and reasoning."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AnswerGate", "CallDelta", "Delta", "Reasoning", "Tool"]
+__all__ = ["AnswerGate", "CallDelta", "Delta", "Reasoning", "Tool", "ToolUse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,25 @@ class Tool:
     parameters: Mapping[str, Any]
     definition: Mapping[str, Any]
     strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a request says about tools.
+
+    offered: tools that the model is told of. tools: those that it may call. forced: it has to call one at least.
+    one: it may call one at most.
+    """
+
+    offered: Sequence[Tool] = ()
+    tools: Sequence[Tool] = ()
+    forced: bool = False
+    one: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Calls need a grammar."""
+        return bool(self.tools) and (self.forced or self.one or any(tool.strict for tool in self.tools))
 
 
 @dataclass(frozen=True, slots=True)

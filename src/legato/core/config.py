@@ -316,6 +316,17 @@ class ServerConfig:
     record_traffic: str | None = flag(
         None, "file to add a line to for each answer, with lengths and timings, for `legato simulate`; never text"
     )
+    tool_call_parser: str = flag(
+        "auto",
+        "how the model writes tool calls; auto: as its chat template shows",
+        choices=("auto", "hermes", "llama3_json", "mistral", "pythonic"),
+        values={"qwen3_json": "hermes"},
+    )
+    reasoning_parser: str = flag(
+        "auto",
+        "how the model writes its reasoning; auto: qwen3 where the chat template has </think>, else none",
+        choices=("auto", "none", "qwen3", "deepseek_r1"),
+    )
     log_level: str = flag(
         "info", "log level", choices=("debug", "info", "warning", "error"), aliases=("uvicorn-log-level",)
     )

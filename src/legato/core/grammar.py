@@ -50,6 +50,8 @@ class Matcher(Protocol):
 class CompiledGrammar(Protocol):
     """A grammar that is ready for use. Every sequence gets a matcher of its own."""
 
+    vocab_size: int
+
     def matcher(self, end_token_ids: frozenset[int]) -> Matcher: ...
 
 

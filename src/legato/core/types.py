@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Literal, Protocol
 
+from legato.core.answers import Reasoning
 from legato.core.grammar import CompiledGrammar, Grammar, StructuredOutputsParams
 
 __all__ = [
@@ -116,7 +117,8 @@ class Request:
     `prompt` may wait long and be long: array('i') keeps it compact. `end_token_ids` end a sequence with "stop" (empty
     under ignore_eos); `params.stop_token_ids` do so always. Computed prefixes are shared only by requests with the same
     `cache_salt` and adapter. `bad_words` are token sequences that the output may not hold.
-    `breakpoints` ascend by length.
+    `breakpoints` ascend by length. `reasoning` may come before the answer: stop strings and the grammar apply behind
+    it. `shown_token_ids` are control tokens that are part of the text even where others are skipped.
     """
 
     request_id: str
@@ -129,6 +131,8 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()
     breakpoints: tuple[Breakpoint, ...] = ()
     grammar: CompiledGrammar | None = None  # params.grammar, compiled
+    reasoning: Reasoning | None = None
+    shown_token_ids: frozenset[int] = frozenset()
 
 
 class OutputPurpose(IntEnum):

@@ -11,6 +11,7 @@ from legato.core.config import GrammarConfig
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.grammar import CompiledGrammar, Grammar
 from legato.core.types import Request
+from legato.sampling.behind import BehindReasoning
 from legato.sampling.compiler import GrammarCompiler
 
 __all__ = ["Grammars"]
@@ -79,4 +80,6 @@ def _with(request: Request, result: _Result) -> Request:
     """RequestError: the grammar was refused. A new one each time: what is raised gathers tracebacks."""
     if isinstance(result, RequestError):
         raise RequestError(str(result), param=result.param, code=result.code)
+    if request.reasoning is not None:
+        return replace(request, grammar=BehindReasoning(result, request.reasoning))
     return replace(request, grammar=result)

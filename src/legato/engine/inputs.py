@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from legato.chat.messages import extended, normalized
 from legato.chat.template import ChatTemplate
+from legato.core.answers import Reasoning
 from legato.core.errors import CheckpointError, RequestError
 from legato.core.types import Breakpoint, Request, SamplingParams
 from legato.protocol.cache_control import Hint
@@ -131,6 +132,8 @@ class Inputs:
         arrival_s: float | None = None,
         cache_salt: str | None = None,
         breakpoints: tuple[Breakpoint, ...] = (),
+        reasoning: Reasoning | None = None,
+        shown_token_ids: frozenset[int] = frozenset(),
     ) -> Request:
         """A request the scheduler can take, or a RequestError. `param` is the field that the prompt came from.
 
@@ -171,6 +174,8 @@ class Inputs:
             cache_salt=cache_salt or "",
             bad_words=self._bad_words(params.bad_words),
             breakpoints=breakpoints,
+            reasoning=reasoning,
+            shown_token_ids=shown_token_ids,
         )
         _check_some_are_allowed(request)
         self._check(request)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from legato.core.answers import AnswerGate
 from legato.core.types import FinishReason, Request, TokenEvent
 from legato.engine.outputs import Output
 from legato.tokenizer.stop import StopFinder
@@ -13,13 +14,14 @@ __all__ = ["Renderer"]
 class _Choice:
     """A live choice: its decoder, its stop strings, and how far it is."""
 
-    __slots__ = ("decoder", "num_cached", "num_pinned", "num_restored", "num_tokens", "request", "stops")
+    __slots__ = ("decoder", "gate", "num_cached", "num_pinned", "num_restored", "num_tokens", "request", "stops")
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         params = request.params
         self.request = request
-        self.decoder = tokenizer.decoder(params.skip_special_tokens, continuation=True)
+        self.decoder = tokenizer.decoder(params.skip_special_tokens, continuation=True, shown=request.shown_token_ids)
         self.stops = StopFinder(params.stop, params.include_stop_str_in_output) if params.stop else None
+        self.gate = AnswerGate(request.reasoning)
         self.num_tokens = 0
         self.num_cached = 0
         self.num_restored = 0
@@ -110,7 +112,8 @@ class Renderer:
         texts = []
         for i, token in enumerate(shown):
             piece = choice.decoder.push((token,))
-            if choice.num_tokens + i < choice.request.params.min_tokens:
+            in_answer = choice.gate.push(token)
+            if not in_answer or choice.num_tokens + i < choice.request.params.min_tokens:
                 texts.append(piece)  # stop strings do not count yet
                 continue
             text, stop = stops.push(piece)

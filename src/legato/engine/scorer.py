@@ -35,8 +35,9 @@ class Scorer:
         params = request.params
         self._tokenizer = tokenizer
         self._skips_special = params.skip_special_tokens
+        self._shown = request.shown_token_ids
         self._stops = () if params.include_stop_str_in_output else request.end_token_ids.union(params.stop_token_ids)
-        self._decoder = tokenizer.decoder(params.skip_special_tokens, continuation=True)
+        self._decoder = tokenizer.decoder(params.skip_special_tokens, continuation=True, shown=self._shown)
         self._length = begin
 
     def push(self, output: Output) -> list[ScoredToken]:
@@ -58,4 +59,4 @@ class Scorer:
         return ScoredToken(chosen, self._length, others)
 
     def _shows(self, token: int) -> bool:
-        return not (self._skips_special and self._tokenizer.is_special(token))
+        return token in self._shown or not (self._skips_special and self._tokenizer.is_special(token))

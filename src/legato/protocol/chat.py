@@ -3,18 +3,20 @@
 from types import MappingProxyType
 from typing import Any
 
+from legato.core.answers import ToolUse
 from legato.core.errors import RequestError
 from legato.protocol.cache_control import Hint, hints_of
 from legato.protocol.messages import check_messages
 from legato.protocol.parse import Body, parse_body
 from legato.protocol.requests import NOTHING, REFUSED, GenerateBody, checked
+from legato.protocol.tools import tool_use
 
 __all__ = ["ChatBody", "TemplateFields", "parse_chat"]
 
 MAX_TOP_LOGPROBS = 20
 
 _OWN_FIELDS = (
-    *("messages", "tools", "documents", "chat_template"),
+    *("messages", "tools", "tool_format", "documents", "chat_template"),
     *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
 )
 
@@ -27,6 +29,11 @@ class TemplateFields(Body):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
+    tools: list[Any] | None = None
+
+    def tool_use(self) -> ToolUse:
+        """The tools, and whether they are to be called."""
+        return tool_use(self.tools, None, True)
 
     def template_arguments(self) -> dict[str, Any]:
         """Keyword arguments of legato.engine.inputs.Inputs.chat, those for the template itself among them.
@@ -64,6 +71,12 @@ class ChatBody(GenerateBody, TemplateFields):
     echo: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+
+    def tool_use(self) -> ToolUse:
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def talk(self) -> list[dict[str, Any]]:
         """The messages, their roles and fields checked."""
@@ -95,16 +108,12 @@ def parse_chat(data: bytes, ignored: list[str] | None = None) -> ChatBody:
 _REFUSED = MappingProxyType(
     {
         **REFUSED,
-        "tools": NOTHING,
-        "tool_choice": ("none",),
         "functions": NOTHING,
         "function_call": ("none",),
-        "parallel_tool_calls": (True,),
         "modalities": (["text"],),
         "audio": NOTHING,
         "prediction": NOTHING,
         "reasoning_effort": NOTHING,
-        "include_reasoning": (True,),
         "verbosity": NOTHING,
         "web_search_options": NOTHING,
     }

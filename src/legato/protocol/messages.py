@@ -7,14 +7,16 @@ from legato.protocol.cache_control import check_hint
 
 __all__ = ["check_messages"]
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_SENT_BACK = ("refusal", "annotations", "audio", "function_call", "tool_calls", "reasoning")
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_SENT_BACK = ("refusal", "annotations", "audio", "function_call")
+_REASONING = ("reasoning", "reasoning_content")
 
 
 def check_messages(messages: list[Any]) -> list[dict[str, Any]]:
-    """Messages with role, content, and name where one is given; `developer` becomes `system`.
+    """Messages with role, content, and what else they have; `developer` becomes `system`.
 
-    Fields that replies carry may be sent back as long as they are null or empty. `cache_control` is checked, and read
+    Assistants may have calls and reasoning, the latter under either name; results have the id of their call. Other
+    fields that replies carry may be sent back as long as they are null or empty. `cache_control` is checked, and read
     elsewhere (legato.protocol.cache_control). RequestError names message and field.
     """
     if not messages:
@@ -29,28 +31,64 @@ def _check(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(role, str):
         raise _error(f"{where}.role", "is required and must be a string")
     if role not in _ROLES:
-        known = role in ("tool", "function")
-        raise _error(f"{where}.role", "is not supported" if known else "must be system, developer, user or assistant")
-    if message.get("content") is None:
-        raise _error(f"{where}.content", "is required")
-    checked = {"role": _ROLES[role], "content": message["content"]}
+        known = role == "function"
+        what = "is not supported" if known else "must be system, developer, user, assistant or tool"
+        raise _error(f"{where}.role", what)
+    checked = {"role": _ROLES[role], "content": message.get("content")}
     _check_hints(message, where)
     for name, value in message.items():
+        if name in ("role", "content", "cache_control") or value is None:
+            continue
         if name == "name" and isinstance(value, str):
             checked["name"] = value
-        elif name in _SENT_BACK and value:
-            raise _error(f"{where}.{name}", "is not supported")
-        elif name not in ("role", "content", "cache_control", *_SENT_BACK) and not (name == "name" and value is None):
+        elif name == "tool_calls" and role == "assistant":
+            checked["tool_calls"] = _calls(value, f"{where}.tool_calls")
+        elif name == "tool_call_id" and role == "tool" and isinstance(value, str) and value:
+            checked["tool_call_id"] = value
+        elif name in _REASONING and role == "assistant" and isinstance(value, str):
+            checked |= dict.fromkeys(_REASONING, value)
+        elif name in _SENT_BACK:
+            if value:
+                raise _error(f"{where}.{name}", "is not supported")
+        else:
             raise _error(f"{where}.{name[:64]}", "is unknown or of the wrong type")
+    if checked["content"] is None and not checked.get("tool_calls"):
+        raise _error(f"{where}.content", "is required")
+    if role == "tool" and "tool_call_id" not in checked:
+        raise _error(f"{where}.tool_call_id", "is required")
     return checked
 
 
 def _check_hints(message: dict[str, Any], where: str) -> None:
     check_hint(message, where)
-    content = message["content"]
+    content = message.get("content")
     for i, part in enumerate(content if isinstance(content, list) else ()):
         if isinstance(part, dict):
             check_hint(part, f"{where}.content[{i}]")
+
+
+def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """Calls as they were answered: an id, a name, and arguments as JSON text."""
+    if not isinstance(calls, list):
+        raise _error(where, "must be a list")
+    return [_call(call, f"{where}[{i}]") for i, call in enumerate(calls)]
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    if not isinstance(call, dict) or call.get("type", "function") != "function":
+        raise _error(where, "must be an object of type function")
+    function = call.get("function")
+    if not isinstance(function, dict):
+        raise _error(f"{where}.function", "must be an object")
+    for name, value in (("id", call.get("id")), ("function.name", function.get("name"))):
+        if not isinstance(value, str) or not value:
+            raise _error(f"{where}.{name}", "is required and must be a string")
+    if not isinstance(function.get("arguments"), str):
+        raise _error(f"{where}.function.arguments", "is required and must be a string of JSON")
+    for name in call:
+        if name not in ("id", "type", "function", "index"):
+            raise _error(f"{where}.{name[:64]}", "is unknown")
+    return {"id": call["id"], "type": "function", "function": {k: function[k] for k in ("name", "arguments")}}
 
 
 def _error(where: str, what: str) -> RequestError:

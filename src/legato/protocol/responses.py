@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from legato.core.answers import Delta
+from legato.protocol.answers import delta_body
+
 __all__ = ["DONE", "Choice", "Frames", "Reply", "Style", "Usage", "dump"]
 
 DONE = b"data: [DONE]\n\n"
@@ -26,14 +29,18 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
     written_tokens: int | None = None  # newly computed and pinned; None where no cache hint was given
+    reasoning_tokens: int | None = None  # of the completion, before its answer; None where there can be none
 
     def body(self) -> dict[str, Any]:
-        return {
+        body: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             **self._cache(),
         }
+        if self.reasoning_tokens is not None:
+            body["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return body
 
     def _cache(self) -> dict[str, Any]:
         """What the prompt read from the cache; after a hint also what it wrote there, under both usual names."""
@@ -68,7 +75,7 @@ class Choice:
     """A finished choice. `stop_reason` is the stop string or stop token id that ended it. `seed` repeats it.
 
     logprobs: as `legato.protocol.logprobs` shapes them for chat or completion. The others are None where
-    nobody asked for them.
+    nobody asked for them. message: a chat's, of which `text` is the content that its last chunk brings.
     """
 
     index: int
@@ -80,6 +87,7 @@ class Choice:
     token_ids: Sequence[int] | None = None
     prompt_token_ids: Sequence[int] | None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
+    message: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +121,7 @@ class Reply:
         }
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        content = (
-            {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
-            if self.chat
-            else {"text": choice.text}
-        )
+        content = {"message": choice.message} if self.chat else {"text": choice.text}
         body = {"index": choice.index, **content, "logprobs": choice.logprobs, **_end(choice)}
         return body if self.chat else {**body, **_of_prompt(choice)}
 
@@ -172,6 +176,20 @@ class Frames:
         start = b'{"index":%d' % index
         content = (start, self._text_key, encoded, self._text_end, scores, b',"finish_reason":null', ids, b"}")
         return self._chunk(b"".join(content), usage)
+
+    def delta(
+        self,
+        index: int,
+        delta: Delta,
+        logprobs: dict[str, Any] | None = None,
+        token_ids: Sequence[int] | None = None,
+        usage: Usage | None = None,
+    ) -> bytes:
+        """A chunk with more of a choice, whatever it is."""
+        if delta.call is None and not delta.reasoning:
+            return self.text(index, delta.content, logprobs, token_ids, usage)
+        body = {"index": index, "delta": delta_body(delta), "logprobs": logprobs, "finish_reason": None}
+        return self._chunk(dump(body if token_ids is None else {**body, "token_ids": list(token_ids)}), usage)
 
     def finish(self, choice: Choice, usage: Usage | None = None) -> bytes:
         """The last chunk of a choice, with the rest of its text."""

@@ -50,4 +50,4 @@ def parse_detokenize(data: bytes, ignored: list[str] | None = None) -> Detokeniz
 
 
 # Fields of vLLM that do not exist here, with the values that ask for nothing.
-_REFUSED: Mapping[str, tuple[object, ...]] = MappingProxyType({"tools": (), "mm_processor_kwargs": ()})
+_REFUSED: Mapping[str, tuple[object, ...]] = MappingProxyType({"mm_processor_kwargs": ()})

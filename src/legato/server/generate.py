@@ -5,15 +5,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from legato.core.answers import AnswerGate, Delta
 from legato.core.errors import LegatoError, QueueFullError
 from legato.core.types import BeamOptions, FinishReason, Request
 from legato.engine.beam_stream import BeamStream
 from legato.engine.client import EngineClient, OutputStream
 from legato.engine.inputs import Echo
 from legato.engine.outputs import Output
+from legato.protocol.answers import Message
 from legato.protocol.errors import error_frame
 from legato.protocol.logprobs import ScoredToken
 from legato.protocol.responses import DONE, Choice, Frames, Reply, Style, Usage
+from legato.server.answers import Answers, NewReader, joined, plain_reader
 from legato.server.context import CURRENT, Origin
 from legato.server.limits import Meter
 from legato.server.pace import Pace
@@ -44,6 +47,7 @@ class Generation:
     echoes: Sequence[Echo] | None = None  # per prompt: what its answers begin with
     beam: BeamOptions | None = None  # the choices are found by beam search
     ignored: Sequence[str] = ()  # unknown fields of the request that were let pass
+    new_reader: NewReader = plain_reader
 
     def estimated_tokens(self) -> int:
         """Tokens of the prompts and, about, of the answers."""
@@ -53,7 +57,8 @@ class Generation:
         """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
         tally = _Tally(self.requests, self.style)
         scores = self._scores()
-        texts = [[scores.echo(index)] for index in range(tally.num_choices)]
+        answers = Answers(self.new_reader, tally.num_choices)
+        messages = [Message(scores.echo(index)) for index in range(tally.num_choices)]
         scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
         tokens: list[list[int]] = [[] for _ in range(tally.num_choices)]
         of_prompt: list[list[dict[str, Any] | None] | None] = [None] * tally.num_choices
@@ -62,15 +67,16 @@ class Generation:
             async for outputs in stream:
                 for output in outputs:
                     index = tally.count(output)
-                    texts[index].append(output.text)
+                    messages[index].add(answers.push(index, output))
                     tokens[index] += output.tokens
                     scored[index] += scores.push(index, output)
                     of_prompt[index] = of_prompt[index] or scores.prompt_body(index, output.prompt_logprobs)
                     if output.finish is not None:
                         self._raise_if_failed(output)
-                        logprobs = scores.body(scored[index])
-                        choice = tally.choice(index, "".join(texts[index]), tokens[index], output, logprobs)
-                        choices.append(replace(choice, prompt_logprobs=of_prompt[index]))
+                        reason, logprobs = answers.finish_reason(index, output), scores.body(scored[index])
+                        choice = tally.choice(index, messages[index].text, tokens[index], output, reason, logprobs)
+                        message = messages[index].body()
+                        choices.append(replace(choice, message=message, prompt_logprobs=of_prompt[index]))
         choices.sort(key=lambda choice: choice.index)
         return self.reply.whole(choices, tally.usage())
 
@@ -89,6 +95,7 @@ class Generation:
     ) -> AsyncGenerator[bytes, None]:
         """All events of the choices, or an error event and no more."""
         scores = self._scores()
+        answers = Answers(self.new_reader, tally.num_choices)
         pace = Pace(self.style.interval)
         begun = [False] * tally.num_choices
         anything_sent = False
@@ -105,17 +112,25 @@ class Generation:
                     yield b"".join(out) + error_frame(output.error or "the request was aborted")
                     return
                 used = tally.usage() if self.style.continuous_usage else None
+                echo = ""
                 if not begun[index]:
                     begun[index] = True
                     if self.reply.chat or self.style.token_ids:
                         out.append(frames.begin(index, tally.prompt_token_ids(index), used))
-                    output = replace(output, text=scores.echo(index) + output.text)
+                    echo = scores.echo(index)
                 logprobs = scores.body(scores.push(index, output))
                 token_ids = output.tokens if self.style.token_ids else None
+                deltas = joined(echo, answers.push(index, output))
+                rest = deltas.pop().content if output.finish and deltas and deltas[-1].content else ""
+                for delta in deltas:
+                    out.append(frames.delta(index, delta, logprobs, token_ids, used))
+                    logprobs, token_ids = None, token_ids and ()  # they come with the first piece of their output
                 if output.finish is not None:
-                    out.append(frames.finish(tally.choice(index, output.text, output.tokens, output, logprobs), used))
-                elif output.text or logprobs is not None or token_ids:
-                    out.append(frames.text(index, output.text, logprobs, token_ids, used))
+                    reason = answers.finish_reason(index, output)
+                    choice = tally.choice(index, rest, token_ids or (), output, reason, logprobs)
+                    out.append(frames.finish(choice, used))
+                elif not deltas and (logprobs is not None or token_ids):
+                    out.append(frames.delta(index, Delta(), logprobs, token_ids, used))
             if out:
                 anything_sent = True
                 yield b"".join(out)
@@ -147,6 +162,7 @@ class _Tally:
         self._tokens = [0] * self.num_choices
         self._cached = [0] * len(requests)
         self._pinned = [0] * len(requests)
+        self._gates = [AnswerGate(request.reasoning) for request in requests for _ in range(self._n)]
         self._ended = 0
 
     @property
@@ -163,6 +179,9 @@ class _Tally:
         number = self._number[output.request_id]
         index = number * self._n + output.choice
         self._tokens[index] = output.num_tokens
+        if not self._gates[index].answering:
+            for token in output.tokens:
+                self._gates[index].push(token)
         if output.choice == 0:  # the others may find what this one computed, and the prompt counts once
             self._cached[number] = output.num_cached
             self._pinned[number] = output.num_pinned
@@ -183,17 +202,22 @@ class _Tally:
         return self._requests[index // self._n].prompt if self._token_ids else None
 
     def choice(
-        self, index: int, text: str, tokens: Sequence[int], output: Output, logprobs: dict[str, Any] | None
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        output: Output,
+        finish_reason: str,
+        logprobs: dict[str, Any] | None,
     ) -> Choice:
         """A choice that ends with `output`, from the text and tokens that are to be told now."""
         self._ended += 1
         seed = self._requests[index // self._n].params.seed
-        assert output.finish is not None
         assert seed is not None
         return Choice(
             index,
             text,
-            output.finish.value,
+            finish_reason,
             output.stop,
             seed,
             logprobs,
@@ -204,4 +228,11 @@ class _Tally:
     def usage(self) -> Usage:
         prompt = sum(len(request.prompt) for request in self._requests)
         hinted = any(request.breakpoints for request in self._requests)
-        return Usage(prompt, sum(self._tokens), sum(self._cached), sum(self._pinned) if hinted else None)
+        thinks = any(request.reasoning is not None for request in self._requests)
+        return Usage(
+            prompt,
+            sum(self._tokens),
+            sum(self._cached),
+            sum(self._pinned) if hinted else None,
+            sum(gate.num_reasoning for gate in self._gates) if thinks else None,
+        )

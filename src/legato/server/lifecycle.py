@@ -14,6 +14,7 @@ from functools import partial
 
 import uvicorn
 
+from legato.chat.dialect import Dialect
 from legato.core.config import ServerConfig
 from legato.core.errors import ConfigError
 from legato.engine.assemble import Engine
@@ -141,6 +142,7 @@ class HttpServer(uvicorn.Server):
         self._state = ServerState(
             engine,
             self.client,
+            Dialect(engine.tokenizer, config.tool_call_parser, config.reasoning_parser),
             max_body_bytes=config.max_body_bytes,
             keep_alive_s=config.sse_keep_alive_interval,
             stall_timeout_s=config.stall_timeout,

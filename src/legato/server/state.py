@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
+from legato.chat.dialect import Dialect
+from legato.core.answers import ToolUse
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.types import SamplingParams
 from legato.engine.assemble import Engine
@@ -33,6 +36,7 @@ class ServerState:
         self,
         engine: Engine,
         client: EngineClient,
+        dialect: Dialect,
         *,
         max_body_bytes: int,
         keep_alive_s: float,
@@ -49,6 +53,7 @@ class ServerState:
         self.draining = False
         self.open_requests = 0
         self.makes_traces = makes_traces
+        self.dialect = dialect
         self._stall_timeout_s = stall_timeout_s
         self._stream_interval = stream_interval
         self._permissive_fields = permissive_fields
@@ -107,12 +112,15 @@ class ServerState:
         body = parse_chat(data, ignored)
         reply = self._reply(body, chat=True)
         params = body.sampling(self.inputs.defaults)
-        talk, arguments = body.talk(), self.template_arguments(body)
+        use = body.tool_use()
+        params = replace(params, grammar=self.dialect.grammar(use, params.grammar))
+        talk, arguments = body.talk(), self.template_arguments(body, use)
         arguments["add_special_tokens"] = body.add_special_tokens
         prompt = self._truncated(self.inputs.chat(talk, **arguments), body, params)
         hints = body.hints()
         if hints and body.truncate_prompt_tokens is not None:
             raise RequestError("cache_control is not supported with truncate_prompt_tokens", param="cache_control")
+        reasoning = None if body.continue_final_message else self.dialect.reasoning_after(prompt)
         request = self.inputs.request(
             prompt,
             params,
@@ -121,6 +129,8 @@ class ServerState:
             arrival_s=arrival_s,
             cache_salt=body.cache_salt,
             breakpoints=self.inputs.breakpoints(prompt, talk, hints, **arguments),
+            reasoning=reasoning,
+            shown_token_ids=self.dialect.shown_token_ids(use),
         )
         return Generation(
             self.client,
@@ -131,6 +141,7 @@ class ServerState:
             [self.inputs.final_message(talk)] if body.echo else None,
             body.beam(),
             ignored or (),
+            partial(self.dialect.reader, use, reasoning, show_reasoning=body.include_reasoning),
         )
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:
@@ -171,7 +182,7 @@ class ServerState:
         """For the names of a body's unknown fields, if they are let pass; None: they are errors."""
         return [] if self._permissive_fields else None
 
-    def template_arguments(self, body: TemplateFields) -> dict[str, Any]:
+    def template_arguments(self, body: TemplateFields, use: ToolUse) -> dict[str, Any]:
         """How a talk becomes a prompt. RequestError for a template of the request's own, unless they are trusted."""
         if body.chat_template is not None and not self._trusts_templates:
             raise RequestError(
@@ -179,7 +190,9 @@ class ServerState:
                 param="chat_template",
                 code="unsupported_parameter",
             )
-        return body.template_arguments()
+        tools = [tool.definition for tool in use.offered]
+        format = self.dialect.format if tools else self.dialect.written  # what could not be read is not asked for
+        return {"tools": tools, "tool_format": format, **body.template_arguments()}
 
     def _truncated(self, prompt: list[int], body: GenerateBody, params: SamplingParams) -> list[int]:
         side = body.truncation_side or "left"

@@ -110,10 +110,17 @@ class Tokenizer:
         decoder = self.decoder(skip_special_tokens)
         return decoder.push(ids) + decoder.finish()
 
-    def decoder(self, skip_special_tokens: bool = True, *, continuation: bool = False) -> IncrementalDecoder:
-        """A decoder for a stream of tokens. continuation: the stream goes on after a prompt, so that a space before
-        its first word belongs to the text (only sentencepiece vocabularies differ)."""
-        skip = self._special_ids if skip_special_tokens else frozenset[int]()
+    def decoder(
+        self,
+        skip_special_tokens: bool = True,
+        *,
+        continuation: bool = False,
+        shown: frozenset[int] = frozenset(),
+    ) -> IncrementalDecoder:
+        """A decoder for a stream of tokens. shown: control tokens that are not skipped. continuation: the stream goes
+        on after a prompt, so that a space before its first word belongs to the text (only sentencepiece vocabularies
+        differ)."""
+        skip = self._special_ids - shown if skip_special_tokens else frozenset[int]()
         return IncrementalDecoder(self._pieces, skip, continuation=continuation)
 
     def token_bytes(self, id: int) -> bytes:

@@ -34,7 +34,7 @@ OTHER = {
     "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
     "log_format": "json", "log_requests": True, "otlp_traces_endpoint": "http://here:4318",
-    "pin_budget": 0.75,
+    "pin_budget": 0.75, "tool_call_parser": "mistral", "reasoning_parser": "qwen3",
     "sse_keep_alive_interval": 5.5, "stream_interval": 4,
     "permissive_fields": True, "trust_request_chat_template": True, "api_key": ("a", "b"), "api_key_file": "keys",
     "enable_prefix_caching": False, "requests_per_second": 0.5, "tokens_per_minute": 7, "concurrent_requests": 8,

@@ -68,7 +68,7 @@ def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
 def test_frames_hold_their_text_and_end_once(text: str, chat: bool, include_usage: bool) -> None:
     reply = Reply(chat=chat, id="id", created=1, model='a "model"\n', fingerprint="f")
     frames = Frames(reply, include_usage)
-    end = Choice(1, text, "stop", "\n\n", 5)
+    end = Choice(1, text, "stop", "\n\n", 5, message={"role": "assistant", "content": text})
     for frame in (frames.text(1, text), frames.finish(end), frames.begin(1, [2]), frames.usage(Usage(1, 2))):
         body = frame.removeprefix(b"data: ").removesuffix(b"\n\n")
         assert b"\n" not in body

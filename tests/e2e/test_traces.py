@@ -14,9 +14,14 @@ import pytest
 from e2e.harness import MODEL, Running, Script, serving, wait_until
 from legato.cli.main import main
 from legato.core.errors import ConfigError
+from legato.core.grammar import Grammar
+from legato.core.types import FinishReason, Request, SamplingParams
+from legato.engine.timeline import Timeline
+from legato.protocol.responses import Reply
 from legato.server import telemetry
+from legato.server.context import Origin
 from legato.server.logs import JsonFormatter
-from legato.server.spans import check_endpoint
+from legato.server.spans import check_endpoint, request_attributes
 from support.byte_level import VOCAB, byte_tokens
 from support.collector import Collector, Span, collecting
 from support.scripted import ScriptedExecutor
@@ -204,6 +209,17 @@ def test_log_lines_carry_the_trace_that_begins(collector: Collector) -> None:
     assert 0 <= line["queue_s"] <= line["first_token_s"] <= line["duration_s"]
     assert line["message"].startswith("request mine ended: stop, 8 + 6 tokens in ")
     assert "secret" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "output"), [("json_schema", "json"), ("json_object", "json"), ("regex", None)])
+def test_answers_in_json_are_named(kind: Any, output: str | None) -> None:
+    params = SamplingParams(grammar=Grammar(kind, "{}"), seed=1)
+    request = Request("id", (1, 2), params, 1.0)
+    line = Timeline(request, None, None, 2.0, (0,), (FinishReason.ABORT,), 0, 0, None)
+    origin = Origin(None, Reply(chat=True, id="chatcmpl-1", created=0, model="m", fingerprint="f"), False)
+    attributes = request_attributes(origin, line)
+    assert attributes.get("gen_ai.output.type") == output
+    assert "legato.request.id" not in attributes
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "grpc://localhost:4317", "http://", ""])

@@ -193,6 +193,8 @@ def _asked(params: SamplingParams) -> _Attributes:
         asked["gen_ai.request.top_k"] = params.top_k
     if params.n != 1:
         asked["gen_ai.request.choice.count"] = params.n
+    if params.grammar is not None and params.grammar.kind.startswith("json"):
+        asked["gen_ai.output.type"] = "json"
     if params.stop:
         asked["gen_ai.request.stop_sequences"] = list(params.stop)
     return asked

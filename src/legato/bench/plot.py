@@ -1,11 +1,11 @@
-"""Line charts as inline SVG: no script, no font and no style sheet from elsewhere."""
+"""Line charts as SVG: no script, no font and no style sheet from elsewhere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Line", "cdf", "chart"]
+__all__ = ["Line", "cdf", "chart", "document"]
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 16, 46  # margins
@@ -31,8 +31,42 @@ def cdf(name: str, values: Sequence[float]) -> Line:
 
 
 def chart(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, y_max: float | None = None) -> str:
-    """An SVG element. Both axes start at 0. A chart without points says so."""
+    """An SVG element in a figure, styled by the page around it. Both axes start at 0. Without points it says so."""
     shown = [line for line in lines if line.points]
+    drawn = "".join(_drawing(x_label, y_label, shown, y_max))
+    keys = "".join(
+        f'<span class="key"><i style="background:{colour}"></i>{escape(line.name)}</span>'
+        for line, colour in zip(shown, COLOURS, strict=False)
+    )
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{drawn}</svg>'
+    return f"<figure><figcaption>{escape(title)}<span>{keys}</span></figcaption>{svg}</figure>"
+
+
+def document(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, y_max: float | None = None) -> str:
+    """The same as an SVG file of its own, with title, keys and style."""
+    shown = [line for line in lines if line.points]
+    head = 26 + 17 * len(shown)
+    keys = "".join(
+        f'<rect x="{LEFT}" y="{27 + 17 * i}" width="14" height="3" fill="{colour}"/>'
+        f'<text x="{LEFT + 20}" y="{32 + 17 * i}">{escape(line.name)}</text>'
+        for i, (line, colour) in enumerate(zip(shown, COLOURS, strict=False))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + head}" role="img" '
+        f'aria-label="{escape(title)}"><style>{_STYLE}</style><rect width="100%" height="100%" fill="#fff"/>'
+        f'<text class="title" x="{LEFT}" y="18">{escape(title)}</text>{keys}'
+        f'<g transform="translate(0 {head})">{"".join(_drawing(x_label, y_label, shown, y_max))}</g></svg>\n'
+    )
+
+
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#475569}.title{font-weight:600;font-size:14px;fill:#0f172a}"
+    ".grid{stroke:#e2e8f0}"
+)
+
+
+def _drawing(x_label: str, y_label: str, shown: Sequence[Line], y_max: float | None) -> Iterator[str]:
+    """Axes and lines."""
     x_end = max((line.points[-1][0] for line in shown), default=0.0) or 1.0
     y_end = y_max or max((y for line in shown for _, y in line.points), default=0.0) * 1.05 or 1.0
     x_scale, y_scale = (WIDTH - LEFT - RIGHT) / x_end, (HEIGHT - TOP - BOTTOM) / y_end
@@ -40,17 +74,16 @@ def chart(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, y_ma
     def place(x: float, y: float) -> tuple[float, float]:
         return LEFT + x * x_scale, HEIGHT - BOTTOM - y * y_scale
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
     for x in _ticks(x_end):
         at = place(x, 0)[0]
-        parts.append(f'<line class="grid" x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
+        yield f'<line class="grid" x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}"/>'
+        yield f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{x:g}</text>'
     for y in _ticks(y_end):
         at = place(0, y)[1]
-        parts.append(f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{y:g}</text>')
+        yield f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>'
+        yield f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{y:g}</text>'
     middle = (HEIGHT - BOTTOM + TOP) / 2
-    parts.append(
+    yield (
         f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
         f"{escape(x_label)}</text>"
         f'<text class="axis" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">'
@@ -58,15 +91,9 @@ def chart(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, y_ma
     )
     for line, colour in zip(shown, COLOURS, strict=False):
         drawn = [place(x, y) for x, y in _thin(line.points)]
-        parts.append(f'<path d="{_path(drawn, line.steps)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        yield f'<path d="{_path(drawn, line.steps)}" fill="none" stroke="{colour}" stroke-width="2"/>'
     if not shown:
-        parts.append(f'<text class="axis" x="{WIDTH / 2}" y="{middle}" text-anchor="middle">no data</text>')
-    parts.append("</svg>")
-    keys = "".join(
-        f'<span class="key"><i style="background:{colour}"></i>{escape(line.name)}</span>'
-        for line, colour in zip(shown, COLOURS, strict=False)
-    )
-    return f"<figure><figcaption>{escape(title)}<span>{keys}</span></figcaption>{''.join(parts)}</figure>"
+        yield f'<text class="axis" x="{WIDTH / 2}" y="{middle}" text-anchor="middle">no data</text>'
 
 
 def _ticks(end: float) -> list[float]:

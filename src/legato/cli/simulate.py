@@ -62,6 +62,7 @@ def add_to(commands: Commands) -> None:
 def _run(args: argparse.Namespace) -> int:
     from legato.bench.report import write_json
     from legato.simulate.hardware import BUILT_IN
+    from legato.simulate.outcome import Outcome
     from legato.simulate.setup import FORMATS, set_up
 
     if args.format not in FORMATS:
@@ -78,7 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     if args.replicas < 1:
         raise ConfigError(f"replicas must be at least 1, not {args.replicas}")
-    cluster = setup.cluster(_slo(args.slo), replicas=args.replicas, router=args.router, leap=not args.no_leap)
+    cluster = setup.cluster(Outcome(_slo(args.slo)), replicas=args.replicas, router=args.router, leap=not args.no_leap)
     outcome = cluster.run(_visits(args))
     if args.json != "-":
         _print(setup, outcome, args.replicas)

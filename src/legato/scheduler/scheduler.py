@@ -201,8 +201,10 @@ class Scheduler:
     def _measure(self, plan: StepPlan, planned: "_Planned", ends_s: Iterable[float]) -> None:
         """A step lasts from its plan, or from the end of the step before it if that is later.
 
-        Of several steps each has one pair more per row than the one before.
+        Of several steps each has one pair more per row than the one before. Where no step is bounded nobody asks.
         """
+        if not self._ledger.limits.max_step_ms:
+            return
         began_s = max(planned.began_s, self._committed_s)
         rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows
         for end_s in ends_s:

@@ -1,6 +1,5 @@
 """From names and settings to a cluster that is ready to run."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,11 @@ class Setup:
     memory: MemoryBudget
 
     def cluster(
-        self, slo: Mapping[str, float], *, replicas: int = 1, router: str = "round-robin", leap: bool = True
+        self, outcome: Outcome, *, replicas: int = 1, router: str = "round-robin", leap: bool = True
     ) -> Cluster:
-        """Replicas of it behind a router. slo: see Outcome."""
+        """Replicas of it behind a router."""
         cost = Roofline(self.model, self.hardware, self.numbers)
-        return Cluster(self.info, cost, self.scheduler, make_router(router), Outcome(slo), count=replicas, leap=leap)
+        return Cluster(self.info, cost, self.scheduler, make_router(router), outcome, count=replicas, leap=leap)
 
     @property
     def price(self) -> float:

@@ -38,6 +38,7 @@ class Lengths:
     prompt: int
     output: int
     spread: float = 0.0
+    longest_prompt: int | None = None  # of the own part
     longest_output: int | None = None
     prefix: int = 0
     groups: int = 1
@@ -65,10 +66,8 @@ def drawn(count: int, rate: float, burstiness: float, lengths: Lengths, seed: in
         shared: tuple[int, ...] = ()
         if lengths.prefix:
             shared = (rng.choices(range(lengths.groups), cum_weights=weights)[0],)
-        own = _length(rng, lengths.prompt, lengths.spread)
-        output = _length(rng, lengths.output, lengths.spread)
-        if lengths.longest_output is not None:
-            output = min(output, lengths.longest_output)
+        own = _length(rng, lengths.prompt, lengths.spread, lengths.longest_prompt)
+        output = _length(rng, lengths.output, lengths.spread, lengths.longest_output)
         yield Visit(now_s, lengths.prefix + own, output, shared, lengths.prefix)
         count -= 1
         if count == 0:
@@ -90,10 +89,9 @@ def _cumulated(groups: int) -> Iterator[float]:
         yield total
 
 
-def _length(rng: random.Random, mean: int, spread: float) -> int:
-    if spread == 0:
-        return max(1, mean)
-    return max(1, round(mean * rng.lognormvariate(-spread * spread / 2, spread)))
+def _length(rng: random.Random, mean: int, spread: float, longest: int | None) -> int:
+    length = mean if spread == 0 else round(mean * rng.lognormvariate(-spread * spread / 2, spread))
+    return max(1, length if longest is None else min(length, longest))
 
 
 class Prompts:

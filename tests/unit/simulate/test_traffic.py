@@ -32,7 +32,7 @@ def test_lengths_have_the_mean_asked_for():
     sizes = [sum(visit.shared == (group,) for visit in visits) for group in range(10)]
     assert sizes[0] == pytest.approx(2 * sizes[1], rel=0.1)
     assert sum(sizes) == len(visits)
-    fixed = Lengths(prompt=7, output=9, longest_output=8)
+    fixed = Lengths(prompt=9, output=9, longest_output=8, longest_prompt=7)
     assert {(visit.prompt_tokens, visit.output_tokens, visit.shared) for visit in drawn(5, 1.0, 1.0, fixed, 0)} == {
         (7, 8, ())
     }

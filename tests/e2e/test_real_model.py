@@ -54,6 +54,45 @@ def test_scores_and_biases(server: Running) -> None:
     assert (only.message.content, only.finish_reason) == (" Paris Paris Paris", "length")
 
 
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Current weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+            "required": ["city", "unit"],
+        },
+    },
+}
+TIME: Any = {"type": "function", "function": {"name": "get_time", "description": "Current time"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a23_even_this_model_calls_tools(server: Running, stream: bool) -> None:
+    body: Any = {
+        "model": server.engine.model_names[0],
+        "messages": [{"role": "user", "content": "What is the weather in Paris in celsius?"}],
+        "tools": [WEATHER, TIME],
+        "temperature": 0,
+        "parallel_tool_calls": False,
+    }
+    named = {"type": "function", "function": {"name": "get_time"}}
+    for choice, call in (
+        ("required", ("get_weather", '{"city": "Paris", "unit": "celsius"}')),
+        (named, ("get_time", "{}")),
+    ):
+        if stream:
+            with server.api.chat.completions.stream(**body, tool_choice=choice) as events:
+                reply = events.get_final_completion()
+        else:
+            reply = server.api.chat.completions.create(**body, tool_choice=choice)
+        [made] = reply.choices[0].message.tool_calls
+        assert (made.function.name, made.function.arguments) == call
+        assert reply.choices[0].finish_reason == "tool_calls"
+
+
 def bodies() -> list[dict[str, Any]]:
     """64 chats of many kinds, so that a setting which leaks to a neighbour shows (D06)."""
     kinds: list[dict[str, Any]] = [

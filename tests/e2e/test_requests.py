@@ -226,7 +226,7 @@ def test_a17_an_answer_that_cannot_fit(server: Running) -> None:
         ([1], "messages[0]"),
         ([{"content": "a"}], "messages[0].role"),
         ([{"role": "king", "content": "a"}], "messages[0].role"),
-        ([{"role": "tool", "content": "a"}], "messages[0].role"),
+        ([{"role": "tool", "content": "a"}], "messages[0].tool_call_id"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 3}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),

@@ -14,7 +14,7 @@ __all__ = [
     *("EMPTY", "lark_text", "on_one_line", "object_grammar", "parameters_of"),
 ]
 
-MAX_CALLS = 16  # in one forced answer, so that a weak model comes to an end
+MAX_CALLS = 8  # in one forced answer, so that a weak model comes to an end
 
 EMPTY = '""'  # in Lark
 

@@ -81,6 +81,23 @@ LEGATO_INLINE Vf where_seen(Span span, int32_t i, Vf v, Vf other) {
   return v;
 }
 
+// Bytes [begin, end) of each tile of a split, which is to come: to be asked for.
+struct Coming {
+  const uint8_t* const* tiles;
+  int64_t begin, end;
+
+  LEGATO_INLINE void ask(int32_t tile) const {
+    for (int64_t at = begin; at < end; at += kCacheLine) __builtin_prefetch(tiles[tile] + at, 0, 2);
+  }
+};
+
+// Query m's share of the V tiles behind the K tiles `next`.
+template <int M>
+LEGATO_INLINE Coming values_behind(const KvView& kv, const uint8_t* const* next, int m) {
+  if constexpr (M > kAheadQueries) return {next, 0, 0};
+  return {next, kv.tile_bytes * (M + m) / M, kv.tile_bytes * (M + m + 1) / M};
+}
+
 enum class Side : int32_t { key = 0, value = 1 };
 
 // The scales of slots i, i + 1, ... of a split, whose K tiles are `keys`.
@@ -91,10 +108,10 @@ LEGATO_INLINE Vf slot_scales(const KvView& kv, const uint8_t* const* keys, int32
 }
 
 // Scores, still without `factor` and the scales of K, to probabilities relative to the largest, times the scales of V;
-// returns through `partial` the largest score and the sum of the probabilities.
+// returns through `partial` the largest score and the sum of the probabilities. Asks for `coming` meanwhile.
 template <class Cache>
 LEGATO_INLINE void exponentiate(const KvView& kv, const uint8_t* const* keys, float* scores, Span span, float factor,
-                                typename Cache::Value* weights, float* partial) {
+                                const Coming& coming, typename Cache::Value* weights, float* partial) {
   const int32_t begin = span.first_tile() * kKvTile, end = span.end_tile() * kKvTile;
   const Vf lowest = splat(-kInfinity);
   Vf top = lowest;
@@ -109,6 +126,7 @@ LEGATO_INLINE void exponentiate(const KvView& kv, const uint8_t* const* keys, fl
   const Vf shift = splat(partial[0]);
   Vf total = zero();
   for (int32_t i = begin; i < end; i += kLanes) {
+    coming.ask(i / kKvTile);
     Vf w = exp(load(scores + i) - shift);
     total = total + w;
     if constexpr (Cache::kScaled) {
@@ -134,10 +152,11 @@ LEGATO_INLINE void multiply(float* x, float factor, int32_t n) {
   for (int32_t i = 0; i < n; i += kLanes) store(x + i, load(x + i) * splat(factor));
 }
 
-// One split of M queries: partials[m] where spans[m] is not empty.
+// One split of M queries: partials[m] where spans[m] is not empty. `next`: the K tiles of the split that follows.
 template <class Cache, int M>
 void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, const Span* spans,
-                    const uint8_t* const* keys, float* scores, typename Cache::Value* weights, float* const* partials) {
+                    const uint8_t* const* keys, const uint8_t* const* next, float* scores,
+                    typename Cache::Value* weights, float* const* partials) {
   const int32_t head_pad = a.kv.head_pad;
   int32_t begin = kSplitTiles, end = 0, whole_begin = 0, whole_end = kSplitTiles;
   for (int m = 0; m < M; ++m) {
@@ -154,14 +173,14 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
   for (int m = 0; m < M; ++m) {
     acc[m] = partial_acc(partials[m]);
     if (spans[m].empty()) continue;
-    exponentiate<Cache>(a.kv, keys, scores + m * kKvSplit, spans[m], a.scale * Cache::kUnit, weights + m * kKvSplit,
-                        partials[m]);
+    exponentiate<Cache>(a.kv, keys, scores + m * kKvSplit, spans[m], a.scale * Cache::kUnit,
+                        values_behind<M>(a.kv, next, m), weights + m * kKvSplit, partials[m]);
     for (int32_t d = 0; d < head_pad; d += kLanes) store(acc[m] + d, zero());
     const int32_t alone_end = shared ? whole_begin : spans[m].end_tile();
     weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], spans[m].first_tile(), alone_end, head_pad, acc[m]);
   }
   if (shared) {
-    weigh_tiles<Cache, M>(weights, values, whole_begin, whole_end, head_pad, acc);
+    weigh_tiles<Cache, M>(weights, values, next, whole_begin, whole_end, head_pad, acc);
     for (int m = 0; m < M; ++m) {
       weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], whole_end, spans[m].end_tile(), head_pad, acc[m]);
     }
@@ -175,8 +194,8 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
 
 // The same over codes. Their sums are exact, so that a tile which a query does not see may count, with weights of 0.
 template <int M>
-void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uint8_t* const* keys, float* scores,
-                  float* weights, float* const* partials) {
+void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uint8_t* const* keys,
+                  const uint8_t* const* next, float* scores, float* weights, float* const* partials) {
   const int32_t head_pad = a.kv.head_pad;
   int32_t begin = kSplitTiles, end = 0;
   for (int m = 0; m < M; ++m) {
@@ -198,41 +217,43 @@ void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uin
     clear(fixed, begin, spans[m].first_tile());
     clear(fixed, spans[m].end_tile(), end);
     const float factor = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
-    exponentiate<CacheI8>(a.kv, keys, p, spans[m], factor, p, partials[m]);
+    exponentiate<CacheI8>(a.kv, keys, p, spans[m], factor, values_behind<M>(a.kv, next, m), p, partials[m]);
     fix(p, spans[m].first_tile() * kKvTile, spans[m].end_tile() * kKvTile, fixed);
   }
   const uint8_t* values[kSplitTiles];
   for (int32_t t = begin; t < end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
-  weigh_codes<M>(weights, values, begin, end, head_pad, acc);
+  weigh_codes<M>(weights, values, next, begin, end, head_pad, acc);
 }
 
 template <class Cache, int M>
 LEGATO_INLINE void attend_some(const AttentionArgs& a, typename Cache::Value* q, const Span* spans,
-                               const uint8_t* const* keys, const Scratch<Cache>& s, float* const* partials) {
+                               const uint8_t* const* keys, const uint8_t* const* next, const Scratch<Cache>& s,
+                               float* const* partials) {
   if constexpr (Cache::kFixed) {
-    attend_codes<M>(a, q, spans, keys, s.scores, s.weights, partials);
+    attend_codes<M>(a, q, spans, keys, next, s.scores, s.weights, partials);
   } else {
-    attend_queries<Cache, M>(a, q, spans, keys, s.scores, s.weights, partials);
+    attend_queries<Cache, M>(a, q, spans, keys, next, s.scores, s.weights, partials);
   }
 }
 
 template <class Cache>
 void attend_block(int32_t count, const AttentionArgs& a, typename Cache::Value* q, const Span* spans,
-                  const uint8_t* const* keys, const Scratch<Cache>& s, float* const* partials) {
+                  const uint8_t* const* keys, const uint8_t* const* next, const Scratch<Cache>& s,
+                  float* const* partials) {
   switch (count) {
     case 1:
-      return attend_some<Cache, 1>(a, q, spans, keys, s, partials);
+      return attend_some<Cache, 1>(a, q, spans, keys, next, s, partials);
     case 2:
-      return attend_some<Cache, 2>(a, q, spans, keys, s, partials);
+      return attend_some<Cache, 2>(a, q, spans, keys, next, s, partials);
     case 3:
-      return attend_some<Cache, 3>(a, q, spans, keys, s, partials);
+      return attend_some<Cache, 3>(a, q, spans, keys, next, s, partials);
     case 4:
-      return attend_some<Cache, 4>(a, q, spans, keys, s, partials);
+      return attend_some<Cache, 4>(a, q, spans, keys, next, s, partials);
 #if !defined(LEGATO_ISA_portable) && !defined(LEGATO_ISA_avx2)
     case 5:
-      return attend_some<Cache, 5>(a, q, spans, keys, s, partials);
+      return attend_some<Cache, 5>(a, q, spans, keys, next, s, partials);
     default:
-      return attend_some<Cache, 6>(a, q, spans, keys, s, partials);
+      return attend_some<Cache, 6>(a, q, spans, keys, next, s, partials);
 #endif
   }
 }
@@ -285,9 +306,15 @@ void attend(const AttentionArgs& a, const AttentionItem& item) {
   const Scratch<Cache> s(item.scratch, queries, stride);
   load_queries<Cache>(a, item, per_row, s.q);
   for (int32_t m = 0; m < queries; ++m) s.running[m * stride + 1] = 0.0f;
+  const uint8_t* tiles[2][kSplitTiles];
+  find_tiles(a, item, item.split_begin, tiles[item.split_begin % 2]);
   for (int32_t split = item.split_begin; split < item.split_end; ++split) {
-    const uint8_t* keys[kSplitTiles];
-    find_tiles(a, item, split, keys);
+    const uint8_t* const* keys = tiles[split % 2];
+    const uint8_t* const* next = keys;  // of the last split itself: they are in the cache
+    if (split + 1 < item.split_end) {
+      find_tiles(a, item, split + 1, tiles[(split + 1) % 2]);
+      next = tiles[(split + 1) % 2];
+    }
     for (int32_t first = 0; first < queries; first += kQueries) {
       const int32_t count = smaller(queries - first, kQueries);
       Span spans[kQueries];
@@ -298,7 +325,7 @@ void attend(const AttentionArgs& a, const AttentionItem& item) {
         partials[m] = item.partial != nullptr ? item.partial + entry * stride : s.partials + m * stride;
         partials[m][1] = 0.0f;
       }
-      attend_block<Cache>(count, a, s.q + static_cast<int64_t>(first) * pad, spans, keys, s, partials);
+      attend_block<Cache>(count, a, s.q + static_cast<int64_t>(first) * pad, spans, keys, next, s, partials);
       if (item.partial != nullptr) continue;
       for (int32_t m = 0; m < count; ++m) merge_partial(s.running + (first + m) * stride, partials[m], pad);
     }

@@ -183,16 +183,21 @@ LEGATO_INLINE void score_codes(float* q, int32_t pad, const uint8_t* const* tile
 }
 
 // acc_rows[m][columns] = sum over the slots of tiles [begin, end) of weight times V, for N vectors from byte `column`.
+// `next` as in weigh_columns.
 template <int M, int N>
-LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tiles, int32_t begin, int32_t end,
-                                      int64_t line_bytes, int64_t column, float* const* acc_rows) {
+LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tiles, const uint8_t* const* next,
+                                      int32_t begin, int32_t end, int64_t line_bytes, int64_t column,
+                                      float* const* acc_rows) {
   CodeSums<M, N> sums;
   const uint8_t* words = Fixed(weights, kKvSplit).words + begin * kFixedBytes;
   for (int32_t t = begin; t < end; ++t) {
     const uint8_t* v = tiles[t] + column;
     LEGATO_UNROLL for (int32_t i = 0; i < 4; ++i, v += line_bytes) {
       const uint8_t* lines[N];
-      LEGATO_UNROLL for (int j = 0; j < N; ++j) lines[j] = v + j * kVectorBytes;
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+        lines[j] = v + j * kVectorBytes;
+        if constexpr (M <= kAheadQueries) __builtin_prefetch(next[t] + (lines[j] - tiles[t]), 0, 2);
+      }
       sums.add(lines, words + i * CodeDot::kWordBytes, int64_t{kKvSplit} * 4);
     }
     words += kFixedBytes;
@@ -206,14 +211,14 @@ LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tile
 }
 
 template <int M>
-LEGATO_INLINE void weigh_codes(float* weights, const uint8_t* const* tiles, int32_t begin, int32_t end,
-                               int32_t head_pad, float* const* acc_rows) {
+LEGATO_INLINE void weigh_codes(float* weights, const uint8_t* const* tiles, const uint8_t* const* next, int32_t begin,
+                               int32_t end, int32_t head_pad, float* const* acc_rows) {
   const int64_t line_bytes = static_cast<int64_t>(head_pad) * 4;
   int64_t column = 0;
   for (; column + kCodeVectors * kVectorBytes <= line_bytes; column += kCodeVectors * kVectorBytes) {
-    weigh_code_columns<M, kCodeVectors>(weights, tiles, begin, end, line_bytes, column, acc_rows);
+    weigh_code_columns<M, kCodeVectors>(weights, tiles, next, begin, end, line_bytes, column, acc_rows);
   }
   for (; column < line_bytes; column += kVectorBytes) {
-    weigh_code_columns<M, 1>(weights, tiles, begin, end, line_bytes, column, acc_rows);
+    weigh_code_columns<M, 1>(weights, tiles, next, begin, end, line_bytes, column, acc_rows);
   }
 }

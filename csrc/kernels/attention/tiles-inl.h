@@ -5,6 +5,10 @@ constexpr int kTileVectors = kKvTile / kLanes;  // vectors that hold one value o
 constexpr int64_t kLineBytes = kKvTile * 4;     // of a K tile
 constexpr int64_t kVectorBytes = kLanes * 4;
 
+// So few queries of a block leave time to ask for the tiles of the next split: K while V is weighed, V while scores
+// become weights. Memory would rest meanwhile.
+constexpr int kAheadQueries = 4;
+
 // scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`; `next` are read after
 // them.
 template <class Cache, int M, int N>
@@ -59,10 +63,11 @@ void score_tiles(const typename Cache::Value* q, int64_t q_stride, const uint8_t
 }
 
 // acc[m][columns] += sum over slots of p[m][slot] * V[slot][columns], for N vectors of columns from byte `column`, over
-// whole tiles [begin, end).
+// whole tiles [begin, end). `next`: readable tiles to ask for, the same lines of each.
 template <class Cache, int M, int N>
-LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* const* tiles, int32_t begin,
-                                 int32_t end, int64_t line_bytes, int64_t column, float* const* acc_rows) {
+LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* const* tiles,
+                                 const uint8_t* const* next, int32_t begin, int32_t end, int64_t line_bytes,
+                                 int64_t column, float* const* acc_rows) {
   Vf acc[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
@@ -74,6 +79,7 @@ LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* 
     for (int32_t i = 0; i < kKvTile / Cache::kValues; ++i, v += line_bytes) {
 #pragma GCC unroll 8
       for (int j = 0; j < N; ++j) {
+        if constexpr (M <= kAheadQueries) __builtin_prefetch(next[t] + (v + j * kVectorBytes - tiles[t]), 0, 2);
         const typename Cache::Line line = Cache::line(v + j * kVectorBytes);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
@@ -90,16 +96,16 @@ LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* 
 }
 
 template <class Cache, int M>
-void weigh_tiles(const typename Cache::Value* p, const uint8_t* const* tiles, int32_t begin, int32_t end,
-                 int32_t head_pad, float* const* acc_rows) {
+void weigh_tiles(const typename Cache::Value* p, const uint8_t* const* tiles, const uint8_t* const* next, int32_t begin,
+                 int32_t end, int32_t head_pad, float* const* acc_rows) {
   constexpr int64_t kStep = Cache::kColumns * kVectorBytes;
   const int64_t line_bytes = static_cast<int64_t>(head_pad) * 4;
   int64_t column = 0;
   for (; column + kStep <= line_bytes; column += kStep) {
-    weigh_columns<Cache, M, Cache::kColumns>(p, tiles, begin, end, line_bytes, column, acc_rows);
+    weigh_columns<Cache, M, Cache::kColumns>(p, tiles, next, begin, end, line_bytes, column, acc_rows);
   }
   for (; column < line_bytes; column += kVectorBytes) {
-    weigh_columns<Cache, M, 1>(p, tiles, begin, end, line_bytes, column, acc_rows);
+    weigh_columns<Cache, M, 1>(p, tiles, next, begin, end, line_bytes, column, acc_rows);
   }
 }
 

@@ -55,6 +55,11 @@ ROWS: dict[str, list[Panel]] = {
             "suffix:tok/s",
             {"generated": rate("vllm:generation_tokens_total"), "prompt": rate("vllm:prompt_tokens_total")},
         ),
+        Panel(
+            "HTTP answers",
+            "reqps",
+            {"{{status}} {{handler}}": rate("http_requests_total", "status, handler").replace(ENGINE, PROCESS)},
+        ),
         Panel("Ended", "reqps", {"{{finished_reason}}": rate("vllm:request_success_total", "finished_reason")}),
         Panel("Refused", "reqps", {"{{reason}}": rate("vllm:admission_rejections_total", "reason")}),
     ],

@@ -35,7 +35,7 @@ def doc_rows(families: dict[str, Any]) -> list[str]:
     """A row of the documentation for each metric that is not the client library's."""
     rows = []
     for name, family in families.items():
-        if name.startswith(("vllm:", "legato:")) and not name.endswith("_created"):
+        if name.startswith(("vllm:", "legato:", "http_")) and not name.endswith("_created"):
             labels = {key for sample in family.samples for key in sample.labels} - {"le"}
             shown = ", ".join(f"`{label}`" for label in sorted(labels - COMMON if labels >= COMMON else labels))
             if not labels >= COMMON:
@@ -70,7 +70,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 QUERIES = [target["expr"] for panel in charts() for target in panel["targets"]] + [rule["expr"] for rule in rules()]
-_SERIES = re.compile(r"((?:vllm:|legato:|process_|python_)[a-z0-9_:]+)(?:\{([^}]*)\})?")
+_SERIES = re.compile(r"((?:vllm:|legato:|http_|process_|python_)[a-z0-9_:]+)(?:\{([^}]*)\})?")
 _BY = re.compile(r"by \(([^)]*)\)")
 TARGET = {"instance", "job"}  # labels that Prometheus adds
 

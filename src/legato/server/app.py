@@ -29,6 +29,7 @@ from legato.server.http import (
     refusal,
     unless_gone,
 )
+from legato.server.http_metrics import CountHttp, HttpMetrics
 from legato.server.keys import METER, ApiKeys, KeyGate
 from legato.server.limits import Meter
 from legato.server.middleware import Envelope
@@ -43,22 +44,30 @@ log = logging.getLogger(__name__)
 MAX_NAMED = 16  # unknown fields
 
 
-def create_app(state: ServerState, keys: ApiKeys, config: ServerConfig, admin_port: int | None = None) -> ASGIApp:
+def create_app(
+    state: ServerState, keys: ApiKeys, config: ServerConfig, metrics: HttpMetrics, admin_port: int | None = None
+) -> ASGIApp:
     """The routes over one engine, behind the gate. Those for operators have the admin port to themselves, if any."""
     gates = [*cors(config.web), Middleware(KeyGate, keys=keys)]
     routes = [*_generation(state), *_tokens(state), *_models(state), *_probes(state)]
     if admin_port is None:
-        app: ASGIApp = _application(state, [*routes, *_reports(state)], gates)
+        app: ASGIApp = _application(state, metrics, [*routes, *_reports(state)], gates)
     else:
-        admin = _application(state, [*_probes(state), *_reports(state)], [])
-        app = ByPort(_application(state, routes, gates), admin, admin_port)
+        admin = _application(state, metrics, [*_probes(state), *_reports(state)], [])
+        app = ByPort(_application(state, metrics, routes, gates), admin, admin_port)
     return RootPath(app, config.web.root_path) if config.web.root_path else app
 
 
-def _application(state: ServerState, routes: Sequence[Route], gates: Sequence[Middleware]) -> Starlette:
+def _application(
+    state: ServerState, metrics: HttpMetrics, routes: Sequence[Route], gates: Sequence[Middleware]
+) -> Starlette:
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Envelope, state=state), *gates],
+        middleware=[
+            Middleware(CountHttp, metrics=metrics, routes=routes),
+            Middleware(Envelope, state=state),
+            *gates,
+        ],
         exception_handlers={
             LegatoError: _on_legato_error,
             HTTPException: _on_http_exception,

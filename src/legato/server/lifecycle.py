@@ -24,6 +24,7 @@ from legato.engine.timeline import Timeline
 from legato.engine.traffic import TrafficRecorder
 from legato.server.app import create_app
 from legato.server.connection import Connection
+from legato.server.http_metrics import HttpMetrics
 from legato.server.keys import ApiKeys
 from legato.server.loop_lag import BUCKETS, watch_lag
 from legato.server.state import ServerState
@@ -154,7 +155,7 @@ class HttpServer(uvicorn.Server):
         admin_port = None if config.admin_port is None else sockets[-1].getsockname()[1]
         super().__init__(
             uvicorn.Config(
-                create_app(self._state, keys, config, admin_port),
+                create_app(self._state, keys, config, HttpMetrics(self._instruments), admin_port),
                 **tls_options(config.web),
                 http=Connection,
                 loop="uvloop",

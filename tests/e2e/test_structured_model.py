@@ -13,6 +13,7 @@ from support.conformance import Case, cases, fits, walk
 
 END = 2
 TOKENS = 300  # more than any answer of a bounded schema takes here
+SELDOM = ("format email", "format uri", "expression")  # lack an @ or a colon; are nested too deep by then
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,16 @@ def test_the_corpus_is_of_many_schemas() -> None:
 def test_random_tokens_that_the_masks_allow_give_answers_that_fit(
     compiler: GrammarCompiler, tokenizer: Tokenizer, part: int
 ) -> None:
-    """Any choice within the masks: bounded schemas end, and what has ended fits."""
+    """Any choice within the masks: bounded schemas end, and what has ended fits; most of the others are brought to an
+    end before max_tokens."""
     for case in cases()[part::8]:
         grammar = compiler.compile(case.grammar)
-        for seed in range(2):
-            tokens, ended = walk(grammar.matcher(frozenset({END})), END, f"{case.name} {seed}", TOKENS)
+        for max_tokens in (None, TOKENS):
+            matcher = grammar.matcher(frozenset({END}), max_tokens)
+            tokens, ended = walk(matcher, END, f"{case.name} {max_tokens}", TOKENS)
             text = tokenizer.decode(tokens)
-            assert ended or not case.bounded, f"{case.name}: no end in {TOKENS} tokens: {text}"
+            needs_end = case.bounded or (max_tokens is not None and case.name not in SELDOM)
+            assert ended or not needs_end, f"{case.name}: no end in {TOKENS} tokens: {text}"
             if ended:
                 assert fits(case, text) is None, f"{case.name}: {text}: {fits(case, text)}"
 

@@ -221,12 +221,17 @@ class GrammarConfig:
     max_grammar_depth: int = flag(64, "deepest JSON schema: objects and lists inside each other")
     max_grammar_memory: int = flag(256 << 20, "bytes of address space that compiling a grammar may take")
     grammar_timeout: float = flag(2.0, "seconds of CPU time that compiling a grammar may take")
+    grammar_closing_tokens: int = flag(
+        64,
+        "tokens before max_tokens from which on an answer in JSON is brought to its end (at most a quarter); 0: none",
+    )
     grammar_cache_size: int = flag(64, "compiled grammars that are kept for the next request")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "max_grammar_bytes", "max_grammar_depth", "grammar_cache_size")
         _at_least(self, 64 << 20, "max_grammar_memory")
         _at_least(self, 0.01, "grammar_timeout")
+        _at_least(self, 0, "grammar_closing_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,11 +48,14 @@ class Matcher(Protocol):
 
 
 class CompiledGrammar(Protocol):
-    """A grammar that is ready for use. Every sequence gets a matcher of its own."""
+    """A grammar that is ready for use. Every sequence gets a matcher of its own.
+
+    max_tokens: an answer of JSON is brought to its end before it is that long; None: it is not.
+    """
 
     vocab_size: int
 
-    def matcher(self, end_token_ids: frozenset[int]) -> Matcher: ...
+    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> Matcher: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

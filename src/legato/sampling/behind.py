@@ -7,14 +7,17 @@ __all__ = ["BehindReasoning"]
 
 
 class BehindReasoning:
-    """`legato.core.grammar.CompiledGrammar`: anything but an end while the model reasons, then the grammar."""
+    """`legato.core.grammar.CompiledGrammar`: anything but an end while the model reasons, then the grammar.
+
+    The answer is not brought to its end before max_tokens: how many of them the reasoning takes is not known.
+    """
 
     def __init__(self, grammar: CompiledGrammar, reasoning: Reasoning) -> None:
         self._grammar = grammar
         self._reasoning = reasoning
         self.vocab_size = grammar.vocab_size
 
-    def matcher(self, end_token_ids: frozenset[int]) -> Matcher:
+    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> Matcher:
         inner = self._grammar.matcher(end_token_ids)
         anything = _with_bits(bytes(len(inner.mask)), range(self.vocab_size))
         return _Matcher(inner, self._reasoning, _without_bits(anything, end_token_ids))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from legato.core.config import GrammarConfig
 from legato.core.errors import RequestError
 from legato.core.grammar import Grammar
+from legato.sampling.closing import Closing
 from legato.sampling.matcher import MaskedGrammar
 from legato.sampling.trial import Trial
 
@@ -52,6 +53,7 @@ class GrammarCompiler:
         self._config = config
         self._trial = Trial(self._trial_setup)
         self._tokenizer: LLTokenizer | None = None
+        self._closing: Closing | None = None
         self._lock = threading.Lock()
 
     def compile(self, grammar: Grammar) -> MaskedGrammar:
@@ -67,7 +69,7 @@ class GrammarCompiler:
         limits = LLParserLimits(**_PARSER_LIMITS)
         matcher = LLMatcher(tokenizer, answer["grammar"], log_level=0, limits=limits)
         try:
-            return MaskedGrammar(matcher, self._vocabulary.size)
+            return MaskedGrammar(matcher, self._vocabulary.size, self._closing if _is_json(grammar) else None)
         except ValueError as error:
             raise _refusal(grammar, _reason(str(error))) from None
 
@@ -107,7 +109,10 @@ class GrammarCompiler:
     def _ready(self) -> LLTokenizer:
         with self._lock:
             if self._tokenizer is None:
-                self._tokenizer = _tokenizer(self._vocabulary)
+                tokens = _Tokens(self._vocabulary)
+                if self._config.grammar_closing_tokens:
+                    self._closing = Closing(tokens.tokens[:-1], self._config.grammar_closing_tokens)
+                self._tokenizer = _tokenizer(tokens)
             return self._tokenizer
 
 
@@ -135,13 +140,16 @@ class _Tokens:
         return self.greedy(text)
 
 
-def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+def _tokenizer(tokens: Any) -> LLTokenizer:
     from llguidance import LLTokenizer
 
-    tokens: Any = _Tokens(vocabulary)
-    made = LLTokenizer(tokens, n_vocab=vocabulary.size + 1, eos_token=vocabulary.size)
+    made = LLTokenizer(tokens, n_vocab=len(tokens.tokens), eos_token=tokens.eos_token_id)
     tokens.greedy = made.greedy_tokenize
     return made
+
+
+def _is_json(grammar: Grammar) -> bool:
+    return grammar.kind in ("json_object", "json_schema")
 
 
 def _literal(text: str) -> str:

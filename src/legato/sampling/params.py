@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from legato.core.errors import RequestError
 from legato.core.types import Request, SamplingParams, SlotReset
 
-__all__ = ["slot_reset", "validate"]
+__all__ = ["may_close", "slot_reset", "validate"]
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4
@@ -58,6 +58,11 @@ def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None
     for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "skip_reading_prefix_cache"):
         if not isinstance(getattr(params, name), bool):
             raise RequestError(f"{name} must be true or false", param=name)
+
+
+def may_close(params: SamplingParams) -> bool:
+    """Whether a grammar may choose for an end before max_tokens: not where other fields might leave nothing then."""
+    return not (params.ignore_eos or params.min_tokens or params.allowed_token_ids or params.bad_words)
 
 
 def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) -> SlotReset:

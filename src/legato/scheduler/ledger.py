@@ -10,6 +10,7 @@ from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
 from legato.core.types import BlockCopy, ExecutorInfo, PromptLogprobs
+from legato.sampling.params import may_close
 from legato.scheduler.policies import Policy, make_policy
 from legato.scheduler.state import Event, Sequence, State, transition
 from legato.scheduler.step_time import StepTimes
@@ -156,7 +157,9 @@ class Ledger:
             self.prefix_hits_host += min(sequence.num_restored, sequence.num_cached)
         self._pin(sequence, 0, sequence.num_computed)
         if sequence.matcher is None and (grammar := sequence.request.grammar) is not None:
-            sequence.matcher = grammar.matcher(sequence.request.end_token_ids)
+            room = sequence.max_tokens - sequence.num_prompt
+            closes = may_close(sequence.request.params)
+            sequence.matcher = grammar.matcher(sequence.request.end_token_ids, room if closes else None)
         sequence.slot = self._free_slots.pop()
         sequence.run += 1
         sequence.wants_reset = True

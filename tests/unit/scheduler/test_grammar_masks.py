@@ -27,8 +27,10 @@ class Steps:
     allowed: tuple[tuple[int, ...], ...]
     breaks_at: int = -1
     matchers: list["StepMatcher"] = field(default_factory=list)
+    max_tokens: list[int | None] = field(default_factory=list)
 
-    def matcher(self, end_token_ids: frozenset[int]) -> "StepMatcher":
+    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> "StepMatcher":
+        self.max_tokens.append(max_tokens)
         self.matchers.append(StepMatcher(self, end_token_ids))
         return self.matchers[-1]
 
@@ -165,6 +167,22 @@ def test_c03_preempted_sequences_keep_their_matchers(num_blocks: int) -> None:
 
     assert_roomy_is_starved(lambda: make(1000), lambda: make(num_blocks), requests())
     assert all(len(matcher.accepted) == 18 for grammar in grammars for matcher in grammar.matchers)
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_tokens"),
+    [
+        ({"max_tokens": 7}, 7),
+        ({"max_tokens": 90}, 39),
+        ({"ignore_eos": True}, None),
+        ({"min_tokens": 1}, None),
+        ({"allowed_token_ids": (10,)}, None),
+    ],
+)
+def test_a_matcher_knows_when_the_answer_is_cut_off(fields: dict[str, object], max_tokens: int | None) -> None:
+    grammar = Steps(((10,), (10,)))
+    run(with_grammar(make_request("r", [1], **{"max_tokens": 5, **fields}), grammar), max_position=40)
+    assert grammar.max_tokens == [max_tokens]
 
 
 def test_a_grammar_that_nobody_compiled_is_refused() -> None:

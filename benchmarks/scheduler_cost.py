@@ -4,12 +4,13 @@
 
 Sequences of 512 prompt tokens decode while others wait. The bar: at most 10 us, however many wait. Then long prompts
 are computed, with a prefix cache and without: the difference is what a block costs to name, to keep and to evict. The
-bar: 5 us of CPU time.
+bar: 5 us of CPU time. And what a waiting request takes of memory.
 """
 
 import argparse
 import statistics
 import time
+import tracemalloc
 from array import array
 
 from legato.core.config import SchedulerConfig
@@ -32,7 +33,7 @@ def scheduler_with(running: int, waiting: int) -> Scheduler:
         vocab_size=50_000,
     )
     config = SchedulerConfig(
-        max_num_seqs=running, max_num_batched_tokens=info.max_rows, max_num_queued_reqs=running + waiting
+        max_num_seqs=running, max_num_batched_tokens=info.max_rows, max_num_queued_reqs=running + 2 * waiting + 1
     )
     scheduler = Scheduler(info, config)
     params = SamplingParams(max_tokens=CONTEXT - PROMPT, seed=0, temperature=0.0)
@@ -101,6 +102,20 @@ def prefill(prompts: int, length: int, caching: bool) -> float:
     return seconds / (prompts * (length // 16)) * 1e6
 
 
+def waiting_bytes(count: int, length: int) -> float:
+    """Bytes per waiting request, its prompt of `length` tokens included. Request and scheduler; not text and HTTP."""
+    scheduler = scheduler_with(running=1, waiting=count)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for index in range(count):
+        params = SamplingParams(max_tokens=8, seed=index)
+        prompt = array("i", bytes(4 * length))
+        scheduler.add(Request(f"waiting-{index:08}", prompt, params, arrival_s=float(index)))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return (after - before) / count
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300, help="decode steps to measure")
@@ -110,6 +125,9 @@ def main() -> None:
         plan, commit = microseconds(running, waiting, steps)
         print(f"{running:7}  {waiting:7}  {plan:5.2f}  {commit:6.2f}  {plan + commit:5.2f}")
     without, with_cache = (min(prefill(20, 8192, caching) for _ in range(3)) for caching in (False, True))
+    print("waiting  prompt   bytes per waiting request")
+    for count, length in ((100, 16), (10_000, 16), (10_000, 1024)):
+        print(f"{count:7}  {length:6}  {waiting_bytes(count, length):6.0f}")
     print(f"us per block of a prompt: {without:.2f}, with a prefix cache {with_cache:.2f}: +{with_cache - without:.2f}")
 
 

@@ -156,6 +156,18 @@ def _large() -> dict[str, Target]:
     return rows
 
 
+def _memory() -> dict[str, Target]:
+    rows = {
+        f"restore-{length}": Target(
+            f"time to first token, {length:,} tokens from the disk", "int8", "computing them", 1.0, "x", "kv_disk.py"
+        )
+        for length in (512, 1024, 4096)
+    }
+    what, against = "peak anonymous memory, a burst of 64 x 4,000 tokens", "the table at start, Python and tokenizer"
+    rows["memory-bound"] = Target(what, "int8", against, 1.05, "%", "memory_bound.py", at_least=False)
+    return rows
+
+
 GROUPS: dict[str, dict[str, Target]] = {
     "Throughput": _throughput(),
     "Serving": _http() | _observability(),
@@ -172,6 +184,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "avx2": Target("`uniform`, AVX2 level", "int8", "AVX-512 level", 0.4, "x", "isa_levels.py"),
         "portable": Target("8 x (256 in, 32 out), portable level", "int8", "AVX-512 level", None, "x", "isa_levels.py"),
     },
+    "Memory": _memory(),
     "Larger models, random weights": _large(),
 }
 TARGETS: dict[str, Target] = {key: target for rows in GROUPS.values() for key, target in rows.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import Running, serving
+from harness import Running, assert_error, serving
 
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
@@ -114,6 +114,18 @@ def test_reasoning_goes_back_to_the_template(server: Running, name: str) -> None
     talk = [*ASK, {"role": "assistant", "content": "Because.", name: "Hm."}, *ASK]
     tokens = server.post("/tokenize", messages=talk).json()["tokens"]
     assert "<think>\nHm.\n</think>\n\nBecause." in server.post("/detokenize", tokens=tokens).json()["prompt"]
+
+
+def test_reasoning_effort_goes_to_a_template_that_has_it(server: Running, saying: Saying) -> None:
+    saying.set("Because.")
+    assert_error(server.post(CHAT, messages=ASK, reasoning_effort="low"), 400, param="reasoning_effort")
+    assert_error(server.post(CHAT, messages=ASK, reasoning_effort="huge"), 400, param="reasoning_effort")
+    assets = byte_level_assets(template="{% for m in messages %}{{ m.content }}{% endfor %} {{ reasoning_effort }}")
+    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), assets) as other:
+        tokens = other.post("/tokenize", messages=ASK, reasoning_effort="low").json()["tokens"]
+        assert other.post("/detokenize", tokens=tokens).json()["prompt"] == "Why? low"
+        body = {"messages": ASK, "reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}
+        assert_error(other.post(CHAT, **body), 400, param="reasoning_effort")
 
 
 def test_completions_are_not_read(server: Running, saying: Saying) -> None:

@@ -131,7 +131,7 @@ MISSING = {
     },
     CHAT: {
         "functions": [{}], "modalities": ["audio"],
-        "reasoning_effort": "low",
+        "verbosity": "low",
     },
 }  # fmt: skip
 

@@ -17,6 +17,8 @@ from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["ChatTemplate"]
 
+_FIELDS = ("documents", "reasoning_effort")  # of a request, which are template variables under the same name
+
 
 class ChatTemplate:
     """A compiled chat template. Safe to use from several threads at once.
@@ -92,7 +94,7 @@ class ChatTemplate:
         for name in kwargs:
             if name in self._tokenizer.assets.template_tokens:
                 raise RequestError(f"chat_template_kwargs: {name!r} is set by the model", param="chat_template_kwargs")
-            self._require(name, name if name == "documents" else "chat_template_kwargs")
+            self._require(name, name if name in _FIELDS else "chat_template_kwargs")
         return kwargs
 
     def _require(self, name: str, param: str) -> None:

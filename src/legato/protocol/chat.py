@@ -1,7 +1,7 @@
 """The body of /v1/chat/completions."""
 
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from legato.core.answers import ToolUse
 from legato.core.errors import RequestError
@@ -30,6 +30,7 @@ class TemplateFields(Body):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     tools: list[Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
     def tool_use(self) -> ToolUse:
         """The tools, and whether they are to be called."""
@@ -41,6 +42,8 @@ class TemplateFields(Body):
         RequestError where `chat_template_kwargs` sets what has its own field.
         """
         given = self.chat_template_kwargs or {}
+        if self.reasoning_effort not in (None, given.get("reasoning_effort", self.reasoning_effort)):
+            raise RequestError("chat_template_kwargs sets another reasoning_effort", param="reasoning_effort")
         for name in _OWN_FIELDS:
             if name in given:
                 raise RequestError(f"chat_template_kwargs may not set {name}", param="chat_template_kwargs")
@@ -54,6 +57,7 @@ class TemplateFields(Body):
             "continue_final_message": self.continue_final_message or None,
             "chat_template": self.chat_template,
             "documents": self.documents,
+            "reasoning_effort": self.reasoning_effort,
         }
         return {
             "add_generation_prompt": not self.continue_final_message if adds is None else adds,
@@ -113,7 +117,6 @@ _REFUSED = MappingProxyType(
         "modalities": (["text"],),
         "audio": NOTHING,
         "prediction": NOTHING,
-        "reasoning_effort": NOTHING,
         "verbosity": NOTHING,
         "web_search_options": NOTHING,
     }

@@ -90,6 +90,28 @@ def test_f03_the_drain_ends_in_time_and_a_second_signal_ends_at_once() -> None:
         assert process.wait(20) == 128 + signal.SIGINT
 
 
+def test_json_logs_are_all_that_is_said() -> None:
+    command = (*LEGATO, "serve", "--port", "0", "--log-format", "json", "--log-requests")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            ready = json.loads(process.stderr.readline())
+            assert (ready["message"], ready["level"], ready["executor"]) == ("ready", "info", "native")
+            answer = httpx.post(
+                f"{ready['url']}/v1/completions", json={"prompt": "Count:", "max_tokens": 3}, timeout=60
+            )
+            assert answer.status_code == 200
+            process.send_signal(signal.SIGTERM)
+            said, logged = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert said == ""
+    lines = [json.loads(line) for line in logged.splitlines()]
+    assert {"POST /v1/completions 200", "SIGTERM: draining 0 requests"} < {line["message"] for line in lines}
+    (ended,) = [line for line in lines if "output_tokens" in line]
+    assert (ended["output_tokens"], ended["finish_reasons"]) == (3, ["length"])
+
+
 def test_a_port_in_use_is_said_before_the_model_loads() -> None:
     with served() as (_, url, _):
         second = legato("serve", "--port", url.rsplit(":", 1)[1])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from legato.engine.assemble import Engine
 
 __all__ = ["add_to"]
+
+log = logging.getLogger(__name__)
 
 
 def add_to(commands: Commands) -> None:
@@ -46,7 +49,12 @@ def _run(args: argparse.Namespace) -> int:
     rebuild = partial(start, config.engine) if config.server.on_engine_failure == "restart" else None
 
     def on_ready() -> None:
-        print(_banner(engine, config.server, ports), flush=True)
+        if config.server.log_format == "json":
+            log.info(
+                "ready", extra={"fields": {"url": _url(config.server, config.server.host, ports[0]), **_facts(engine)}}
+            )
+        else:
+            print(_banner(engine, config.server, ports), flush=True)
 
     return serve(engine, config.server, keys, sockets, on_ready, recorder, rebuild)
 
@@ -54,6 +62,19 @@ def _run(args: argparse.Namespace) -> int:
 def _url(config: ServerConfig, host: str, port: int) -> str:
     scheme = "https" if config.web.ssl_certfile else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _facts(engine: "Engine") -> dict[str, str]:
+    """What was loaded."""
+    context = f"{engine.inputs.max_model_len:,} tokens"
+    if engine.inputs.max_model_len < engine.info.max_position:
+        context += f" (the KV pool holds no more; the model could {engine.info.max_position:,})"
+    return {
+        "model": ", ".join(engine.model_names),
+        "context": context,
+        "executor": engine.info.name,
+        **engine.info.details,
+    }
 
 
 def _banner(engine: "Engine", config: ServerConfig, ports: list[int]) -> str:
@@ -68,19 +89,10 @@ def _banner(engine: "Engine", config: ServerConfig, ports: list[int]) -> str:
     # Greedy and short: a small model that samples may talk nonsense until its context is full.
     body |= {"temperature": 0, "max_tokens": 64}
     key = " -H 'authorization: Bearer KEY'" if config.api_key or config.api_key_file else ""
-    context = f"{engine.inputs.max_model_len:,} tokens"
-    if engine.inputs.max_model_len < engine.info.max_position:
-        context += f" (the KV pool holds no more; the model could {engine.info.max_position:,})"
-    rows = {
-        "model": ", ".join(engine.model_names),
-        "context": context,
-        "executor": engine.info.name,
-        **engine.info.details,
-    }
     return "\n".join(
         [
             *([engine.memory] if engine.memory else []),
-            *(f"{name.replace('_', ' '):15} {value}" for name, value in rows.items()),
+            *(f"{name.replace('_', ' '):15} {value}" for name, value in _facts(engine).items()),
             *([f"admin           {_url(config, config.admin_host, ports[1])}"] if len(ports) > 1 else []),
             f"serving at      {url}  (Ctrl-C ends it)",
             "try it:",

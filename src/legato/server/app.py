@@ -18,6 +18,8 @@ import legato
 from legato.core.config import ServerConfig
 from legato.core.errors import LegatoError
 from legato.protocol.errors import describe
+from legato.protocol.openapi import openapi_document
+from legato.protocol.responses import dump
 from legato.server.generate import Generation
 from legato.server.http import (
     ClientGone,
@@ -49,7 +51,8 @@ def create_app(
 ) -> ASGIApp:
     """The routes over one engine, behind the gate. Those for operators have the admin port to themselves, if any."""
     gates = [*cors(config.web), Middleware(KeyGate, keys=keys)]
-    routes = [*_generation(state), *_tokens(state), *_models(state), *_probes(state)]
+    document = _document(reports=admin_port is None)
+    routes = [*_generation(state), *_tokens(state), *_models(state), *_probes(state), document]
     if admin_port is None:
         app: ASGIApp = _application(state, metrics, [*routes, *_reports(state)], gates)
     else:
@@ -168,6 +171,15 @@ def _reports(state: ServerState) -> Iterator[Route]:
         return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     yield from (Route(f"/{get.__name__}", get) for get in (load, metrics))
+
+
+def _document(*, reports: bool) -> Route:
+    body = dump(openapi_document(legato.__version__, reports=reports))
+
+    async def document(http: HttpRequest) -> Response:
+        return json_response(body)
+
+    return Route("/openapi.json", document)
 
 
 async def _on_legato_error(http: HttpRequest, error: Exception) -> Response:

@@ -116,6 +116,15 @@ ROWS: dict[str, list[Panel]] = {
             "percentunit",
             {"hits": f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}"},
         ),
+        Panel(
+            "Prompt tokens",
+            "suffix:tok/s",
+            {
+                "computed": rate("vllm:prompt_tokens_by_source_total").replace("{", '{source="local_compute", ', 1),
+                "cached: {{source}}": rate("vllm:prompt_tokens_cached_by_source_total", "source"),
+            },
+            stacked=True,
+        ),
         Panel("Preemptions", "ops", {"preemptions": rate("vllm:num_preemptions_total")}),
         Panel("Blocks", "short", {"{{state}}": total("legato:kv_blocks", "state")}, stacked=True),
     ],

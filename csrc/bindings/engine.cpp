@@ -116,6 +116,7 @@ class PlanReader {
     p.num_logprobs = get<int32_t>(from, "num_logprobs");
     p.num_prompt_logprobs = get<int32_t>(from, "num_prompt_logprobs");
     p.min_position = get<int32_t>(from, "min_position");
+    p.vocab_size = get<int32_t>(from, "vocab_size");
     p.end_token_ids = get<std::vector<int32_t>>(from, "end_token_ids");
     p.bias_token_ids = get<std::vector<int32_t>>(from, "bias_token_ids");
     p.bias_values = get<std::vector<float>>(from, "bias_values");

@@ -135,11 +135,12 @@ SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int3
   }
   ban_bad_words(slot, logits, scratch);
   SampledRow row;
-  row.token = choose(kernels, p, sampled, logits, narrow(p, mask, scratch), scratch);
+  const std::span<float> known = p.vocab_size > 0 ? logits.first(static_cast<size_t>(p.vocab_size)) : logits;
+  row.token = choose(kernels, p, sampled, known, narrow(p, mask, scratch), scratch);
   // Backwards: a token replaced twice gets its first value back.
   for (auto it = scratch.raw.rbegin(); it != scratch.raw.rend(); ++it)
     logits[static_cast<size_t>(it->first)] = it->second;
-  if (row.token >= 0 && p.num_logprobs >= 0) row.logprob = slot_logprobs(kernels, p, logits, row.token, top);
+  if (row.token >= 0 && p.num_logprobs >= 0) row.logprob = slot_logprobs(kernels, p, known, row.token, top);
   return row;
 }
 

@@ -24,6 +24,7 @@ struct SlotParams {
   int32_t num_logprobs = -1;         // -1: none
   int32_t num_prompt_logprobs = -1;  // -1: none
   int32_t min_position = 0;
+  int32_t vocab_size = 0;  // tokens below it may be chosen and reported, 0: all
   std::vector<int32_t> end_token_ids;
   std::vector<int32_t> bias_token_ids;
   std::vector<float> bias_values;               // one per bias_token_ids

@@ -133,6 +133,8 @@ void check_reset(const SlotReset& reset, const StepLimits& limits) {
   for (int32_t count : {p.num_logprobs, p.num_prompt_logprobs}) {
     need(count >= -1 && count <= limits.vocab, "resets", "a number of log probabilities is out of range");
   }
+  need(p.vocab_size >= 0 && p.vocab_size <= limits.vocab, "resets", "vocab_size is out of range");
+  need(p.num_logprobs <= (p.vocab_size > 0 ? p.vocab_size : limits.vocab), "resets", "num_logprobs is out of range");
   need(p.bias_values.size() == p.bias_token_ids.size(), "resets", "bias_values has a wrong length");
   for (float value : p.bias_values) need(std::isfinite(value), "resets", "a bias is NaN or Inf");
   const auto check_tokens = [&](const std::vector<int32_t>& tokens) {

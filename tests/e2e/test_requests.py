@@ -107,7 +107,7 @@ WRONG: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("field", "value"), WRONG, ids=[f"{f}-{str(v)[:12]}" for f, v in WRONG])
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_a20_wrong_types_and_ranges_name_the_field(server: Running, path: str, field: str, value: Any) -> None:
+def test_a20_d16_wrong_types_and_ranges_name_the_field(server: Running, path: str, field: str, value: Any) -> None:
     data = json.dumps({"prompt": "hi", field: value} if path == COMPLETIONS else {"messages": TALK, field: value})
     data = data.replace("Infinity", "1e400")  # what a client can write: no literal, but too large
     assert field in assert_error(raw(server, path, data.encode()), 400, param=field)

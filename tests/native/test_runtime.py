@@ -145,6 +145,14 @@ SAMPLING = [
     {"bias_token_ids": (1, 2, 79), "bias_values": (1.5, -100.0, 2.5), "num_logprobs": 3},
     {"temperature": 1.0, "seed": 12, "allowed_token_ids": (0, 3, 4, 41, 78, 79), "num_logprobs": 2},
     {"num_logprobs": 2, "logprob_token_ids": (79, 0, 41)},
+    {
+        "num_logprobs": 3,
+        "vocab_size": 37,
+        "temperature": 1.3,
+        "seed": 3,
+        "bias_token_ids": (60,),
+        "bias_values": (9.0,),
+    },
     {"temperature": 1.0, "seed": 15, "num_logprobs": 0, "logprob_token_ids": (3,)},
     {
         "temperature": 1.0,

@@ -133,6 +133,7 @@ class Request:
     grammar: CompiledGrammar | None = None  # params.grammar, compiled
     reasoning: Reasoning | None = None
     shown_token_ids: frozenset[int] = frozenset()
+    vocab_size: int = 0  # ids below it may be chosen; 0: all that the model has
 
 
 class OutputPurpose(IntEnum):
@@ -187,6 +188,7 @@ class SlotReset:
     bias_values: tuple[float, ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    vocab_size: int = 0  # ids below it may be chosen and reported; 0: all
     logprob_token_ids: tuple[int, ...] = ()
     num_prompt_logprobs: int = -1  # as num_logprobs, for output rows with purpose PROMPT_LOGPROBS
 

@@ -63,7 +63,7 @@ def assemble(
     inputs = Inputs(
         assets,
         tokenizer,
-        vocab_size=info.vocab_size,
+        vocab_size=tokenizer.num_ids(info.vocab_size),
         max_model_len=scheduler.context,
         check=scheduler.check,
         defaults=sampling_defaults(

@@ -37,7 +37,7 @@ class Echo(NamedTuple):
 class Inputs:
     """Knows the model's tokenizer, chat template, end tokens and limits. Safe to use from several threads.
 
-    vocab_size: rows of the output head; ids below it may be given as prompt tokens. check: the scheduler's verdict
+    vocab_size: ids below it are the model's tokens. check: the scheduler's verdict
     on whether a request can ever fit. defaults: what a request that sets nothing gets. seed: for requests that have
     none (None: a random one each).
     """
@@ -173,6 +173,7 @@ class Inputs:
             end_token_ids=frozenset() if params.ignore_eos else self._end_token_ids,
             cache_salt=cache_salt or "",
             bad_words=self._bad_words(params.bad_words),
+            vocab_size=self.vocab_size,
             breakpoints=breakpoints,
             reasoning=reasoning,
             shown_token_ids=shown_token_ids,

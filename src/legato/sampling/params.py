@@ -100,6 +100,7 @@ def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) 
         bias_values=tuple(min(max(float(value), -BIAS_LIMIT), BIAS_LIMIT) for _, value in bias),
         allowed_token_ids=params.allowed_token_ids or (),
         bad_words=request.bad_words,
+        vocab_size=request.vocab_size,
         logprob_token_ids=params.logprob_token_ids,
         num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
     )

@@ -54,6 +54,8 @@ def sample_row(
         forbidden = np.ones(len(logits), bool)
         forbidden[list(params.allowed_token_ids)] = False
         adjusted[forbidden] = -np.inf
+    if params.vocab_size:  # rows behind the tokenizer's ids are padding
+        logits, adjusted = logits[: params.vocab_size], adjusted[: params.vocab_size]
     if np.isneginf(adjusted).all():
         return SampledToken(-1, float("nan"), ())
     token = choose(adjusted, params, uniform(params.seed, params.choice, position + 1))

@@ -47,6 +47,11 @@ class Tokenizer:
         """Number of tokens, added ones included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
+    def num_ids(self, rows: int) -> int:
+        """Ids below this can be tokens, of a model with that many rows of logits: more rows are padding."""
+        last = next((id for id in range(rows - 1, -1, -1) if self._backend.id_to_token(id) is not None), -1)
+        return last + 1
+
     @property
     def special_tokens(self) -> dict[str, int]:
         """Text and id of every control token."""

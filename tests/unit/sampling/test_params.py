@@ -43,7 +43,7 @@ def check(**fields):
         ("include_stop_str_in_output", ["yes"]),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(field, values):
+def test_d16_values_out_of_range_are_refused_by_name(field, values):
     for value in values:
         with pytest.raises(RequestError) as caught:
             check(**{field: value})

@@ -24,12 +24,12 @@ def test_greedy_takes_the_lowest_id_on_a_tie():
     assert sample_row(row(1, 3, 3, 2), GREEDY, [], 0).token == 1
 
 
-def test_repetition_penalty_sees_prompt_and_output():
+def test_d09_repetition_penalty_sees_prompt_and_output():
     params = replace(PLAIN, repetition_penalty=2.0, prompt=(0,))
     np.testing.assert_array_equal(penalize(row(4, -4, 4, -4), params, [1]), row(2, -8, 4, -4))
 
 
-def test_presence_and_frequency_see_the_output_only():
+def test_d09_presence_and_frequency_see_the_output_only():
     presence = replace(PLAIN, presence_penalty=0.5, prompt=(0,))
     np.testing.assert_array_equal(penalize(row(1, 1, 1), presence, [1, 1]), row(1, 0.5, 1))
     frequency = replace(PLAIN, frequency_penalty=0.5, prompt=(0,))
@@ -46,6 +46,19 @@ def test_end_ids_are_banned_below_min_position():
     params = replace(GREEDY, min_position=5, end_token_ids=(2,))
     assert sample_row(row(0, 1, 2), params, [], 3).token == 1
     assert sample_row(row(0, 1, 2), params, [], 4).token == 2
+
+
+def test_d14_padding_behind_the_vocabulary_is_not_there():
+    params = replace(GREEDY, vocab_size=2, num_logprobs=2)
+    sampled = sample_row(row(0, 1, 99), params, [], 0)
+    assert (sampled.token, [token for token, _ in sampled.top_logprobs]) == (1, [1, 0])
+    assert math.isclose(sampled.logprob, -math.log(1 + math.exp(-1)), rel_tol=1e-6)
+
+
+def test_bad_words_are_cut_off_before_their_last_token():
+    params = replace(GREEDY, bad_words=((2,), (0, 1), (1, 0, 3)))
+    assert sample_row(row(0, 1, 9, 8), params, [], 0).token == 3
+    assert sample_row(row(0, 1, 9, 8), params, [1, 0], 0).token == 0
 
 
 def test_mask_allows_by_bit():

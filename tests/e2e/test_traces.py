@@ -21,7 +21,7 @@ from legato.protocol.responses import Reply
 from legato.server import telemetry
 from legato.server.context import Origin
 from legato.server.logs import JsonFormatter
-from legato.server.spans import check_endpoint, request_attributes
+from legato.server.spans import Spans, check_endpoint, request_attributes
 from support.byte_level import VOCAB, byte_tokens
 from support.collector import Collector, Span, collecting
 from support.scripted import ScriptedExecutor
@@ -178,6 +178,25 @@ def test_spans_that_are_refused_are_counted(collector: Collector) -> None:
     with traced(collector) as server:
         ask(server)
         wait_until(lambda: outcomes(server)["failed"] == 1)
+
+
+def test_a_request_that_cannot_be_told_of_does_not_silence_the_next(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, calls = Spans.take, iter([True])
+
+    def take(self: Spans, origin: Origin, timeline: Timeline) -> None:
+        if next(calls, False):
+            raise ZeroDivisionError
+        real(self, origin, timeline)
+
+    monkeypatch.setattr(Spans, "take", take)
+    with traced(collector) as server:
+        ask(server)
+        wait_until(lambda: outcomes(server)["failed"] == 1)
+        ask(server)
+        wait_until(lambda: outcomes(server)["exported"] == 1)
+    assert "telemetry failed" in caplog.text
 
 
 def test_the_last_spans_are_sent_before_the_server_ends(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:

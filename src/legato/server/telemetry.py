@@ -1,10 +1,11 @@
 """What is told of requests after they have ended: spans, log lines. In a thread of its own, so that no step waits."""
 
+import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, Protocol
 
 from legato.core.config import ServerConfig
 from legato.engine.instruments import Counter, Instruments
@@ -15,13 +16,16 @@ from legato.server.spans import Spans
 
 __all__ = ["Sink", "Telemetry", "make_telemetry"]
 
+log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+
 MAX_WAITING = 4096  # ended requests; more are dropped and counted
 BATCH = 256  # requests after which a sink is flushed,
 BATCH_S = 1.0  # and the time that one waits for others
 
 
 class Sink(Protocol):
-    """Takes what has ended. Called by one thread; an exception is a defect."""
+    """Takes what has ended. Called by one thread. An exception is logged, and loses what it was about."""
 
     def take(self, origin: Origin, timeline: Timeline) -> None: ...
     def flush(self) -> None: ...
@@ -81,7 +85,7 @@ class Telemetry:
             count = 0
             while item is not None:
                 for sink in self._sinks:
-                    sink.take(*item)
+                    self._guarded(sink.take, *item)
                 count += 1
                 if count == BATCH:
                     break
@@ -90,6 +94,14 @@ class Telemetry:
                 except queue.Empty:
                     break
             for sink in self._sinks:
-                sink.flush()
+                self._guarded(sink.flush)
             if item is None:
                 return
+
+    def _guarded(self, call: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """One request that cannot be told of does not silence those after it."""
+        try:
+            call(*args, **kwargs)
+        except Exception:
+            log.exception("telemetry failed")
+            self._outcomes.add(1, "failed")

@@ -7,8 +7,9 @@ import pytest
 from harness import Running, assert_error, serving
 
 from legato.core.config import SchedulerConfig
-from support.byte_level import ASSETS, VOCAB, byte_tokens
+from support.byte_level import ASSETS, VOCAB, byte_level_assets, byte_tokens
 from support.scripted import ScriptedExecutor
+from support.talking import HERMES_TEMPLATE
 
 LONG = "a system prompt of more than forty-eight characters, all bytes"
 HINT = {"type": "ephemeral"}
@@ -120,3 +121,31 @@ def test_more_than_four_hints_are_refused(server: Running) -> None:
     messages = [{**user(f"{i}"), "cache_control": HINT} for i in range(4)]
     assert usage(server, messages)
     assert_error(server.post("/v1/chat/completions", messages=messages, cache_control=HINT), 400, param="cache_control")
+
+
+def test_a_message_of_calls_alone_is_no_trouble(server: Running) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [user("hi"), {"role": "assistant", "tool_calls": [call]}, {**user(LONG), "cache_control": HINT}]
+    assert written_and_read(usage(server, messages))[0] > 0
+    messages[1]["cache_control"] = HINT
+    assert usage(server, messages)
+
+
+def test_a_hint_on_a_tool_pins_the_tools_up_to_it() -> None:
+    """And is not shown to the model."""
+    first, second = ({"type": "function", "function": {"name": name, "description": LONG}} for name in ("one", "two"))
+    hinted = [first, {**second, "cache_control": HINT}]
+    executor = ScriptedExecutor(vocab_size=VOCAB, num_blocks=80)
+    config = SchedulerConfig(pin_budget=0.5)
+    with serving(executor, byte_level_assets(template=HERMES_TEMPLATE), scheduler=config) as it:
+        found = usage(it, [user("hi")], tools=hinted)
+        plain = usage(it, [user("hi")], tools=[first, second])
+        assert plain["prompt_tokens"] == found["prompt_tokens"]
+        written, read = written_and_read(found)
+        assert read == 0
+        assert 2 * len(LONG) < written < found["prompt_tokens"]
+        early = usage(it, [user("hi")], tools=[{**first, "cache_control": HINT}, second], cache_salt="other")
+        assert len(LONG) < written_and_read(early)[0] < written
+        assert written_and_read(usage(it, [user("hi")], tools=hinted, tool_choice="none", cache_control=HINT))
+        wrong = it.post("/v1/chat/completions", messages=[user("hi")], tools=[{**first, "cache_control": 1}])
+        assert_error(wrong, 400, param="tools[0].cache_control")

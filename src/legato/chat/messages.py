@@ -6,7 +6,7 @@ from typing import Any
 
 from legato.core.errors import RequestError
 
-__all__ = ["extended", "normalized"]
+__all__ = ["extended", "extended_tools", "normalized"]
 
 _PART_SEPARATOR = "\n"  # between the text parts of one message
 _RARE = "\u241e"  # a visible character that hardly any text holds
@@ -36,6 +36,12 @@ def extended(messages: Sequence[Mapping[str, Any]], index: int, part: int | None
     else:
         longer = (content or "") + _RARE
     return [*messages[:index], {**message, "content": longer}, *messages[index + 1 :]]
+
+
+def extended_tools(tools: Sequence[Mapping[str, Any]], index: int) -> list[Mapping[str, Any]]:
+    """Tools with one more key, a rare character, at the end of one's function."""
+    longer = {**tools[index], "function": {**tools[index]["function"], _RARE: ""}}
+    return [*tools[:index], longer, *tools[index + 1 :]]
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:

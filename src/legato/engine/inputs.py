@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from legato.chat.messages import extended, normalized
+from legato.chat.messages import extended, extended_tools, normalized
 from legato.chat.template import ChatTemplate
 from legato.core.answers import Reasoning
 from legato.core.errors import CheckpointError, RequestError
@@ -99,12 +99,17 @@ class Inputs:
     ) -> tuple[Breakpoint, ...]:
         """Where in `prompt`, which `chat` made of the same messages and `kwargs`, the hinted prefixes end.
 
-        Each costs another rendering: of the messages with one character more where the hint is. One whose place the
-        template does not render is left out.
+        Each costs another rendering: of the messages or tools with one character more where the hint is. One whose
+        place the template does not render is left out.
         """
         points = []
         for hint in hints:
-            changed = self.chat(extended(messages, hint.message, hint.part), **kwargs)
+            if hint.tool is None:
+                changed = self.chat(extended(messages, hint.message, hint.part), **kwargs)
+            elif kwargs["tools"]:
+                changed = self.chat(messages, **{**kwargs, "tools": extended_tools(kwargs["tools"], hint.tool)})
+            else:
+                continue
             if changed != prompt:
                 points.append(Breakpoint(_common(prompt, changed), hint.ttl_s))
         return tuple(sorted(points, key=lambda point: point.length))

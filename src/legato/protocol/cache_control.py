@@ -26,15 +26,16 @@ class CacheControl(Body):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A prefix to pin ends with this message, or with this part of its content."""
+    """A prefix to pin ends with this tool, or this message, or this part of its content."""
 
-    message: int
-    part: int | None
     ttl_s: float
+    message: int = -1
+    part: int | None = None
+    tool: int | None = None
 
 
 def check_hint(holder: dict[str, Any], where: str) -> None:
-    """RequestError where the `cache_control` of a message or part is not of the right shape. null means left out."""
+    """RequestError where the `cache_control` of a message, part or tool has not the right shape. null: left out."""
     hint = holder.get("cache_control")
     known = isinstance(hint, dict) and hint.get("type") == "ephemeral" and hint.keys() <= {"type", "ttl"}
     if hint is not None and not (known and hint.get("ttl") in (None, "5m", "1h")):
@@ -44,21 +45,23 @@ def check_hint(holder: dict[str, Any], where: str) -> None:
         )
 
 
-def hints_of(messages: Sequence[dict[str, Any]], whole: CacheControl | None) -> list[Hint]:
-    """The hints in checked messages, in their order. whole: the body's own, which stands for the end of the last one.
+def hints_of(
+    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], whole: CacheControl | None
+) -> list[Hint]:
+    """The hints in checked tools and messages. whole: the body's own, which stands for the end of the last message.
 
     RequestError where there are more than MAX_HINTS: each costs work.
     """
-    hints = []
+    hints = [Hint(_ttl_s(hint), tool=i) for i, tool in enumerate(tools) if (hint := tool.get("cache_control"))]
     for index, message in enumerate(messages):
-        content = message["content"]
+        content = message.get("content")
         for part, each in enumerate(content if isinstance(content, list) else ()):
             if hint := each.get("cache_control"):
-                hints.append(Hint(index, part, _ttl_s(hint)))
+                hints.append(Hint(_ttl_s(hint), index, part))
         if hint := message.get("cache_control"):
-            hints.append(Hint(index, None, _ttl_s(hint)))
+            hints.append(Hint(_ttl_s(hint), index))
     if whole is not None:
-        hints.append(Hint(len(messages) - 1, None, whole.ttl_s))
+        hints.append(Hint(whole.ttl_s, len(messages) - 1))
     if len(hints) > MAX_HINTS:
         raise RequestError(f"{len(hints)} cache_control hints, at most {MAX_HINTS}", param="cache_control")
     return hints

@@ -87,8 +87,8 @@ class ChatBody(GenerateBody, TemplateFields):
         return check_messages(self.messages)
 
     def hints(self) -> list[Hint]:
-        """Where a prefix to be pinned ends. Call `talk` first, which checks them."""
-        return hints_of(self.messages, self.cache_control)
+        """Where a prefix to be pinned ends. Call `talk` and `tool_use` first, which check them."""
+        return hints_of(self.messages, self.tools or (), self.cache_control)
 
     def _max_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

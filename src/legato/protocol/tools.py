@@ -6,6 +6,7 @@ from typing import Any
 
 from legato.core.answers import Tool, ToolUse
 from legato.core.errors import RequestError
+from legato.protocol.cache_control import check_hint
 
 __all__ = ["tool_use"]
 
@@ -55,7 +56,8 @@ def _tool(tool: Any, where: str) -> Tool:
     function = tool.get("function")
     if not isinstance(function, dict):
         raise _error(f"{where}.function must be an object", f"{where}.function")
-    _only(tool, ("type", "function"), where)
+    _only(tool, ("type", "function", "cache_control"), where)
+    check_hint(tool, where)
     where = f"{where}.function"
     _only(function, ("name", "description", "parameters", "strict"), where)
     name, parameters = function.get("name"), function.get("parameters")
@@ -70,7 +72,8 @@ def _tool(tool: Any, where: str) -> Tool:
         raise _error(f"{where}.parameters must be a JSON schema of type object", f"{where}.parameters")
     if not isinstance(parameters.get("properties"), dict | None):
         raise _error(f"{where}.parameters.properties must be an object", f"{where}.parameters")
-    return Tool(name, parameters, tool, strict=function.get("strict") is True)
+    definition = {key: value for key, value in tool.items() if key != "cache_control"}
+    return Tool(name, parameters, definition, strict=function.get("strict") is True)
 
 
 def _only(value: dict[str, Any], names: Sequence[str], where: str) -> None:

@@ -1,5 +1,7 @@
 """The host tier: evicted blocks come back, to the same tokens; what cannot be stored or read is computed."""
 
+import itertools
+import random
 from array import array
 from dataclasses import replace
 
@@ -203,3 +205,34 @@ def test_without_a_prefix_cache_it_is_refused(config):
         pair(config=config)
     with pytest.raises(ConfigError, match="several plans in flight"):
         pair(plans_in_flight=2)
+
+
+def test_c10_two_thousand_requests_with_pins_spills_and_losses_leave_nothing_behind():
+    """C10, C11: prompts that come again, hints, aborts; one copy in ten fails, but storing always succeeds."""
+    rng, clock = random.Random(7), itertools.count()
+    made = ScriptedExecutor(
+        block_size=SIZE,
+        num_blocks=30,
+        host_slots=60,
+        vocab_size=97,
+        lose=lambda copy: copy.target_tier == DEVICE_TIER and rng.random() < 0.1,
+    )
+    scheduler = scheduler_for(made, clock=lambda: float(next(clock)), max_num_seqs=6, max_num_batched_tokens=32)
+    requests, events = [], {}
+    for i in range(2000):
+        start = rng.choice([0, 1, 2, 3, 4, 5, i])
+        prompt = [(start * 11 + p * 3) % 97 for p in range(rng.choice([3, 4, 5, 16, 17, 32, 41]))]
+        points = (Breakpoint(rng.randint(1, len(prompt)), rng.choice([50.0, 500.0])),) if i % 5 == 0 else ()
+        request = make_request(f"r{i}", prompt, seed=i, max_tokens=rng.choice([1, 2, 3, 5]))
+        requests.append(replace(request, breakpoints=points, cache_salt=rng.choice(["", "a"])))
+        events.setdefault(i // 3, []).append(lambda s, i=i: s.add(requests[i]))
+        if i % 10 == 0:
+            events.setdefault(i // 3 + rng.randrange(4), []).append(lambda s, i=i: s.abort(f"r{i}"))
+    steps = itertools.count()
+    outcomes = drive(scheduler, made, (), events, after_step=lambda: next(steps) % 4 or check_invariants(scheduler))
+    assert_drained(scheduler)
+    assert len(outcomes) == 2000
+    assert len(copies(made, DEVICE_TIER)) > 300
+    sample = [request for request in requests[1::100] if outcomes[request.request_id, 0].finish is FinishReason.LENGTH]
+    alone = run_solo(lambda: pair(num_blocks=400, vocab_size=97), sample)
+    assert_same(alone, {key: outcomes[key] for key in alone})

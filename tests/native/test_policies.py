@@ -13,6 +13,8 @@ from support.oracles import assert_drained, assert_same
 from support.tiny_engines import open_native, tiny_engine
 
 POLICIES = [
+    {"policy": "priority"},
+    {"policy": "fair"},
     {"policy": "static"},
     {"policy": "static", "static_padding": True},
     {"policy": "static", "static_padding": True, "long_prefill_token_threshold": 7},

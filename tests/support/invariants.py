@@ -22,6 +22,10 @@ def check_invariants(scheduler: Scheduler) -> None:
     assert ledger.policy.queue.num_prompt_tokens == sum(sequence.num_prompt for sequence in outside)
     assert not ledger.held or ledger.running, "places are held without a batch"
 
+    ranks = [sequence.rank for sequence in ledger.running]
+    assert ranks == sorted(ranks), "running sequences are in the order of service"
+    assert scheduler._last_step.rows <= ledger.limits.max_rows, "the budget is never exceeded"
+
     slots = [sequence.slot for sequence in inside]
     assert len(set(slots)) == len(slots) == ledger.places_taken <= ledger.limits.max_places
     assert all(0 <= slot < ledger.limits.max_places for slot in slots)

@@ -18,6 +18,7 @@ __all__ = ["add_to"]
 # What changes neither the file nor how much memory it takes.
 _NO_USE = (
     *("served_model_name", "executor", "seed", "policy", "static_padding", "long_prefill_token_threshold"),
+    *("priority_ageing_s", "tenant_weights"),
     *("max_step_ms", "max_num_queued_reqs", "max_num_queued_tokens", "enable_prefix_caching"),
 )
 

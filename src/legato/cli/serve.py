@@ -35,9 +35,11 @@ def _run(args: argparse.Namespace) -> int:
     from legato.server.keys import ApiKeys
     from legato.server.lifecycle import bind, serve
     from legato.server.spans import check_endpoint
+    from legato.server.tenants import check_tenants
     from legato.server.web import tls_options
 
     # What is wrong with these is said before the model loads.
+    check_tenants(config)
     keys = ApiKeys.load(config.server)
     tls_options(config.server.web)
     if config.server.otlp_traces_endpoint is not None:

@@ -188,7 +188,16 @@ class CacheConfig:
 class SchedulerConfig:
     """Scheduler: what goes into a step."""
 
-    policy: str = flag("fcfs", "order of admission", choices=("fcfs", "static"), aliases=("scheduling-policy",))
+    policy: str = flag(
+        "fcfs",
+        "who is served first: docs/scheduling.md",
+        choices=("fcfs", "priority", "fair", "static"),
+        aliases=("scheduling-policy",),
+    )
+    priority_ageing_s: float | None = flag(
+        None, "policy priority: seconds of waiting that count as one priority (default: 60)"
+    )
+    tenant_weights: tuple[str, ...] = flag((), "policy fair: NAME=WEIGHT; a tenant's share of the service (default: 1)")
     max_num_seqs: int = flag(64, "sequences that run at once")
     max_num_batched_tokens: int = flag(512, "rows per step")
     long_prefill_token_threshold: int = flag(256, "rows of one prompt per step; 0: no limit")
@@ -208,6 +217,8 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
+        if self.priority_ageing_s is not None and not self.priority_ageing_s > 0:
+            raise ConfigError(f"priority_ageing_s must be above 0, not {self.priority_ageing_s}")
         _at_least(self, 0, "long_prefill_token_threshold", "max_step_ms")
         if not 0 <= self.pin_budget <= 1:
             raise ConfigError(f"pin_budget must be from 0 to 1, not {self.pin_budget}")
@@ -314,6 +325,9 @@ class ServerConfig:
     stream_interval: int = flag(1, "least tokens per chunk of a stream; a request may ask for more")
     sse_keep_alive_interval: float = flag(0.0, "seconds without an event after which a stream gets a comment; 0: none")
     api_key: tuple[str, ...] = flag((), "keys of which clients must send one; none: everybody is let in")
+    tenant_header: str | None = flag(
+        None, "policy fair: header that names the tenant, set by a gateway; default: the label of the API key"
+    )
     api_key_file: str | None = flag(None, "file with the SHA-256 of a key, in hex, on each line, and its limits")
     requests_per_second: float | None = flag(None, "POSTs per second that a key may send, unless its line says else")
     tokens_per_minute: int | None = flag(None, "prompt and answer tokens that a key may use, unless its line says else")

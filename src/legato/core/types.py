@@ -39,6 +39,7 @@ __all__ = [
     "PromptLogprobs",
     "Request",
     "SamplingParams",
+    "Service",
     "SlotReset",
     "StepPlan",
     "StepResult",
@@ -111,6 +112,14 @@ class BeamOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """What a request asks of the scheduling policy. One that does not know a field refuses other values than these."""
+
+    priority: int = 0  # policy priority: lower is served first
+    tenant: str = ""  # policy fair: whose share of the service it takes; others have no use for it
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One accepted request, as the scheduler sees it. `params.max_tokens` and `params.seed` are set.
 
@@ -134,6 +143,7 @@ class Request:
     reasoning: Reasoning | None = None
     shown_token_ids: frozenset[int] = frozenset()
     vocab_size: int = 0  # ids below it may be chosen; 0: all that the model has
+    service: Service = Service()
 
 
 class OutputPurpose(IntEnum):

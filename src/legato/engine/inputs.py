@@ -12,7 +12,7 @@ from legato.chat.messages import extended, extended_tools, normalized
 from legato.chat.template import ChatTemplate
 from legato.core.answers import Reasoning
 from legato.core.errors import CheckpointError, RequestError
-from legato.core.types import Breakpoint, Request, SamplingParams
+from legato.core.types import Breakpoint, Request, SamplingParams, Service
 from legato.protocol.cache_control import Hint
 from legato.sampling.params import validate
 from legato.tokenizer.assets import TextAssets
@@ -24,6 +24,7 @@ MAX_SALT = 128  # characters
 MAX_BAD_WORD_TOKENS = 64
 GIVEN_TEMPLATES = 16  # of requests, kept compiled
 MAX_GIVEN_TEMPLATE = 1 << 16  # characters
+_NO_WISH = Service()
 _SEED_BITS = 53  # drawn seeds survive JSON numbers in every language
 
 
@@ -139,6 +140,7 @@ class Inputs:
         breakpoints: tuple[Breakpoint, ...] = (),
         reasoning: Reasoning | None = None,
         shown_token_ids: frozenset[int] = frozenset(),
+        service: Service = _NO_WISH,
     ) -> Request:
         """A request the scheduler can take, or a RequestError. `param` is the field that the prompt came from.
 
@@ -182,6 +184,7 @@ class Inputs:
             breakpoints=breakpoints,
             reasoning=reasoning,
             shown_token_ids=shown_token_ids,
+            service=service,
         )
         _check_some_are_allowed(request)
         self._check(request)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from legato.core.errors import RequestError
-from legato.core.types import BeamOptions, SamplingParams
+from legato.core.types import BeamOptions, SamplingParams, Service
 from legato.protocol.beams import beam_options
 from legato.protocol.cache_control import CacheControl
 from legato.protocol.parse import Accepted, Body
@@ -70,6 +70,7 @@ class GenerateBody(Accepted):
     truncation_side: Literal["left", "right"] | None = None
     cache_salt: str | None = None
     cache_control: CacheControl | None = None
+    priority: int | None = None
     use_beam_search: bool = False
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -122,6 +123,10 @@ class GenerateBody(Accepted):
             **given,
         )
 
+    def service(self) -> Service:
+        """What it asks of the scheduling policy. Whose request it is, is not said in a body."""
+        return Service(priority=self.priority or 0)
+
     def _max_tokens(self) -> int | None:
         return self.max_tokens
 
@@ -167,7 +172,6 @@ def checked(body: _G) -> _G:
 # Names that OpenAI's or vLLM's API has and this server does not, with the values that ask for nothing.
 NOTHING: tuple[object, ...] = ()
 REFUSED: Mapping[str, tuple[object, ...]] = {
-    "priority": (0,),
     **dict.fromkeys(
         (
             *("best_of", "ec_transfer_params", "kv_transfer_params"),

@@ -1,9 +1,11 @@
 """Which waiting sequences enter the batch."""
 
 from legato.scheduler.ledger import Ledger
-from legato.scheduler.state import Sequence
+from legato.scheduler.state import Sequence, State
 
-__all__ = ["admit"]
+__all__ = ["GUARANTEED_STEPS", "admit"]
+
+GUARANTEED_STEPS = 64  # of a sequence that was preempted, once it runs again
 
 
 def admit(ledger: Ledger) -> None:
@@ -13,32 +15,28 @@ def admit(ledger: Ledger) -> None:
     the blocks that it and all running sequences may yet take to reach their reserve are free now, so no two of them can
     wait for each other's. Strictly in order: the first that does not fit keeps the others waiting, so that it cannot
     starve. Pinned blocks count as free only while nothing runs: to run one more at once is no reason to end a pin.
+
+    The reserve is all that is known of a sequence and one block more, so that a newcomer does not push others out at
+    once. For one that was preempted it is GUARANTEED_STEPS tokens more, its own and everybody's: so many steps it runs
+    before it can be preempted again, unless by one that the policy serves before it.
     """
-    queue, policy, limits, blocks = ledger.policy.queue, ledger.policy, ledger.limits, ledger.blocks
-    if not queue or ledger.places_taken == limits.max_places:
+    queue, policy, limits = ledger.policy.queue, ledger.policy, ledger.limits
+    if not queue or (ledger.places_taken == limits.max_places and not policy.evicts):
         return
     batch_open = ledger.places_taken == 0
-    rows_wanted = 0
-    reserved = [0] * len(blocks.pools)
-    for sequence in ledger.running:
-        rows_wanted += min(sequence.num_tokens - sequence.num_computed, limits.max_chunk)
-        positions = policy.positions_to_reserve(sequence, blocks.block_size)
-        reserved = _sum(reserved, blocks.missing(sequence.tables, positions))
+    room = _Room(ledger)
     entered: list[Sequence] = []
-    while ledger.places_taken < limits.max_places and policy.may_admit(batch_open, rows_wanted, limits.max_rows):
-        first = queue.first()
-        if first is None:
+    while (first := queue.first()) is not None and policy.may_admit(
+        batch_open, room.rows_before(first), limits.max_rows
+    ):
+        if ledger.places_taken == limits.max_places and not room.victims(first):
             break
         ledger.take_prefix(first)
-        positions = policy.positions_to_reserve(first, blocks.block_size)
-        wanted = _sum(reserved, blocks.missing(first.tables, positions))
-        free_blocks = blocks.num_free(pinned=not ledger.running)
-        if any(count > free for count, free in zip(wanted, free_blocks, strict=True)):
+        if not room.fits(first) and not room.evict_for(first):
             ledger.give_back_blocks(first)
             break
-        reserved = wanted
-        rows_wanted += min(first.num_tokens - first.num_computed, limits.max_chunk)
         ledger.admit(first)
+        room.count_in(first)
         entered.append(first)
     if policy.pads and entered:
         longest = max(sequence.num_tokens for sequence in entered)
@@ -46,5 +44,74 @@ def admit(ledger: Ledger) -> None:
             sequence.num_padding = longest - sequence.num_tokens
 
 
-def _sum(left: list[int], right: list[int]) -> list[int]:
-    return [a + b for a, b in zip(left, right, strict=True)]
+class _Room:
+    """What running sequences leave to those that wait, while one step is planned."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._rows = 0  # that running sequences could fill in this step
+        self._reserved: dict[int, list[int]] = {}  # blocks per group that they may yet take, by their spare tokens
+        self._count()
+
+    def rows_before(self, first: Sequence) -> int:
+        """Rows that those served before `first` could fill in this step."""
+        ledger = self._ledger
+        if not ledger.policy.evicts:
+            return self._rows
+        rank = ledger.policy.rank(first, ledger.now_s)
+        return sum(self._rows_wanted(sequence) for sequence in ledger.running if sequence.rank <= rank)
+
+    def fits(self, first: Sequence) -> bool:
+        """Whether there is a place for it, and blocks for it and all that run. It has those of its prefix already."""
+        ledger, blocks = self._ledger, self._ledger.blocks
+        if ledger.places_taken == ledger.limits.max_places:
+            return False
+        spare = GUARANTEED_STEPS if first.state is State.PREEMPTED else blocks.block_size
+        reserved = self._reserved.get(spare)
+        if reserved is None:
+            reserved = self._reserved[spare] = [0] * len(blocks.pools)
+            for sequence in ledger.running:
+                self._add(reserved, sequence, spare)
+        wanted = self._add(reserved[:], first, spare)
+        free = blocks.num_free(pinned=not ledger.running)
+        return all(count <= left for count, left in zip(wanted, free, strict=True))
+
+    def victims(self, first: Sequence) -> list[Sequence]:
+        """Running sequences that the policy lets `first` replace, in the order of service."""
+        ledger = self._ledger
+        return [s for s in ledger.running if ledger.policy.may_evict(first, s, ledger.now_s)]
+
+    def evict_for(self, first: Sequence) -> bool:
+        """Preempt as many as it takes until `first` fits. False: there are no such, or not enough; then none was."""
+        ledger, blocks = self._ledger, self._ledger.blocks
+        if not ledger.policy.evicts or not (victims := self.victims(first)):
+            return False
+        held = [sum(s.tables.length - s.tables.dropped[group] for s in victims) for group in range(len(blocks.pools))]
+        free = blocks.num_free(pinned=len(victims) == len(ledger.running))
+        missing = blocks.missing(first.tables, ledger.policy.positions_to_reserve(first, blocks.block_size))
+        if any(wanted > left + more for wanted, left, more in zip(missing, free, held, strict=True)):
+            return False
+        while victims and not self.fits(first):
+            ledger.evict(victims.pop())
+            self._count()
+        return self.fits(first)
+
+    def count_in(self, sequence: Sequence) -> None:
+        """It was admitted."""
+        self._rows += self._rows_wanted(sequence)
+        for spare, reserved in self._reserved.items():
+            self._add(reserved, sequence, spare)
+
+    def _count(self) -> None:
+        self._rows = sum(map(self._rows_wanted, self._ledger.running))
+        self._reserved.clear()
+
+    def _rows_wanted(self, sequence: Sequence) -> int:
+        return min(sequence.num_tokens - sequence.num_computed, self._ledger.limits.max_chunk)
+
+    def _add(self, counts: list[int], sequence: Sequence, spare: int) -> list[int]:
+        blocks = self._ledger.blocks
+        missing = blocks.missing(sequence.tables, self._ledger.policy.positions_to_reserve(sequence, spare))
+        for group, count in enumerate(missing):
+            counts[group] += count
+        return counts

@@ -58,6 +58,7 @@ def commit_tokens(ledger: Ledger, sequence: Sequence, tokens: "array[int]") -> F
     """Append new tokens, of which only the last can end the sequence. Its reason if it did."""
     sequence.tokens.extend(tokens)
     sequence.num_tokens += len(tokens)
+    ledger.policy.sampled(sequence, len(tokens))
     end = _end_after(sequence, tokens[-1])
     if end is not None:
         ledger.end(sequence, end)

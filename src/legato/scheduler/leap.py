@@ -25,6 +25,8 @@ def steady_steps(ledger: Ledger, entries: list[Entry]) -> int:
     blocks = ledger.blocks
     if ledger.policy.pads or len(entries) != len(ledger.running) or any(w is not None for w in blocks.windows):
         return 1
+    if ledger.policy.evicts and len(ledger.policy.queue) > 0:  # who waits may take a place when it has waited longer
+        return 1
     if any(pool.num_pinned for pool in blocks.pools):  # pins end by time, and who waits may enter then
         return 1
     if not all(entry.num_rows == 1 and entry.output >= 0 and _foreseeable(entry) for entry in entries):
@@ -63,6 +65,7 @@ def commit_steady(ledger: Ledger, entries: list[Entry], tokens: "list[array[int]
         sequence.num_computed = start + len(made)
         sequence.tokens.extend(made[:-1])
         sequence.num_tokens += len(made) - 1
+        ledger.policy.sampled(sequence, len(made) - 1)
         ledger.keep_prefix(sequence, start, start + len(made))
         finish = commit_tokens(ledger, sequence, made[-1:])
         events.append(

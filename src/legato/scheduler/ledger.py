@@ -1,7 +1,9 @@
 """Who holds which place and which blocks. Everything that planning and committing share."""
 
+from bisect import insort_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from legato.cache.block_tables import KvBlocks
 from legato.cache.host_tier import HostTier
@@ -11,12 +13,14 @@ from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
 from legato.core.types import BlockCopy, ExecutorInfo, PromptLogprobs
 from legato.sampling.params import may_close
-from legato.scheduler.policies import Policy, make_policy
+from legato.scheduler.choose import make_policy
+from legato.scheduler.policies import Policy
 from legato.scheduler.state import Event, Sequence, State, transition
 from legato.scheduler.step_time import StepTimes
 
 __all__ = ["Ledger", "Limits"]
 
+_rank = attrgetter("rank")
 _REUSABLE = ("full", "window", "latent")  # kinds of cache groups in which a block says all about its positions
 
 
@@ -36,7 +40,7 @@ class Ledger:
     """Places, blocks and queues of all live sequences.
 
     A place is a sequence slot: it stays with a sequence from admission until it ends or is preempted. `running` is in
-    order of admission, which is the order of service.
+    the order of service: by rank, then by admission.
     """
 
     def __init__(self, info: ExecutorInfo, config: SchedulerConfig, clock: Callable[[], float]) -> None:
@@ -69,6 +73,7 @@ class Ledger:
             max_step_ms=0 if self.policy.holds_places else config.max_step_ms,
         )
         self.step_times = StepTimes()
+        self.now_s = 0.0  # when the step began to be planned
         self.sequences: dict[str, list[Sequence]] = {}  # live ones, by request
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []  # ended, but the place is kept (policy static)
@@ -165,7 +170,10 @@ class Ledger:
         sequence.wants_reset = True
         count = sequence.request.params.prompt_logprobs
         sequence.scores = PromptLogprobs.none_yet(count) if count is not None and sequence.scores_prompt else None
-        self.running.append(sequence)
+        sequence.waited_s = self.now_s - sequence.waiting_since_s
+        sequence.rank = self.policy.rank(sequence, self.now_s)
+        insort_right(self.running, sequence, key=_rank)
+        self.policy.entered(sequence)
         self.moves.append((sequence, Event.ADMIT))
 
     def evict(self, sequence: Sequence) -> None:
@@ -174,6 +182,7 @@ class Ledger:
         transition(sequence, Event.PREEMPT)
         self._leave_place(sequence)
         sequence.num_computed = 0
+        sequence.waiting_since_s = self.now_s - sequence.waited_s
         self.num_preemptions += 1
         self.moves.append((sequence, Event.PREEMPT))
         self.policy.queue.put_back(sequence)
@@ -204,6 +213,7 @@ class Ledger:
             self._leave_place(sequence)
 
     def _leave_place(self, sequence: Sequence) -> None:
+        self.policy.left(sequence)
         self.blocks.release(sequence.tables)
         self._free_slots.append(sequence.slot)
         sequence.slot = -1

@@ -1,52 +1,31 @@
-"""Policies: who is admitted next, and what a place is worth."""
+"""Policies: who is admitted next, who is served before whom, and what a place is worth."""
 
-from collections import OrderedDict
 from typing import Protocol
 
-from legato.core.config import SchedulerConfig
-from legato.core.errors import ConfigError
+from legato.core.errors import RequestError
+from legato.core.types import Request
+from legato.scheduler.queues import Fifo, Queue
 from legato.scheduler.state import Sequence
 
-__all__ = ["Fcfs", "Policy", "Queue", "Static", "make_policy"]
-
-
-class Queue:
-    """Waiting sequences in order of service. Every operation is O(1), however many wait.
-
-    num_prompt_tokens: of all that wait; choices of one request count one by one.
-    """
-
-    def __init__(self) -> None:
-        self.num_prompt_tokens = 0
-        self._order: OrderedDict[Sequence, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def append(self, sequence: Sequence) -> None:
-        self._order[sequence] = None
-        self.num_prompt_tokens += sequence.num_prompt
-
-    def put_back(self, sequence: Sequence) -> None:
-        """A preempted sequence goes before all that wait: it was admitted before them."""
-        self.append(sequence)
-        self._order.move_to_end(sequence, last=False)
-
-    def remove(self, sequence: Sequence) -> None:
-        del self._order[sequence]
-        self.num_prompt_tokens -= sequence.num_prompt
-
-    def first(self) -> Sequence | None:
-        return next(iter(self._order), None)
+__all__ = ["Fcfs", "Policy", "Static"]
 
 
 class Policy(Protocol):
-    """What differs between policies. Running sequences are kept in order of admission; the last is preempted first."""
+    """What differs between policies.
+
+    Running sequences are served in ascending rank, and among equals in order of admission; when blocks run out, the
+    last of them is preempted.
+    """
 
     queue: Queue
     holds_places: bool  # a sequence that ended keeps its place and blocks until the whole batch has ended
     pads: bool  # compute rows for held places, and pad prompts to the longest of the batch
     reuses_prefixes: bool  # a sequence may begin with blocks that another one computed
+    evicts: bool  # `may_evict` may say yes
+
+    def check(self, request: Request) -> None:
+        """RequestError where the request asks for what this policy does not do. Any thread."""
+        ...
 
     def may_admit(self, batch_open: bool, rows_wanted: int, max_rows: int) -> bool:
         """Whether the first in the queue may enter now, if there is a place and blocks for it.
@@ -55,30 +34,73 @@ class Policy(Protocol):
         """
         ...
 
-    def positions_to_reserve(self, sequence: Sequence, block_size: int) -> int:
-        """Positions for which blocks must be free before a sequence is admitted, and stay so after others are."""
+    def positions_to_reserve(self, sequence: Sequence, spare: int) -> int:
+        """Positions for which blocks must be free before a sequence is admitted, and stay so after others are.
+
+        spare: how many more than are known to be needed.
+        """
+        ...
+
+    def rank(self, sequence: Sequence, now_s: float) -> float:
+        """Of a sequence that is admitted now; it keeps the rank until it leaves."""
+        ...
+
+    def may_evict(self, first: Sequence, victim: Sequence, now_s: float) -> bool:
+        """Whether the first in the queue may take the place of a running sequence that is served last."""
+        ...
+
+    def entered(self, sequence: Sequence) -> None:
+        """A sequence was admitted."""
+        ...
+
+    def sampled(self, sequence: Sequence, num_tokens: int) -> None:
+        """A running sequence has so many tokens more."""
+        ...
+
+    def left(self, sequence: Sequence) -> None:
+        """A sequence has given up its place."""
         ...
 
 
 class Fcfs:
-    """First come, first served: continuous batching."""
+    """First come, first served: continuous batching. Others begin with this and change what they must."""
 
     holds_places = False
     pads = False
     reuses_prefixes = True
+    evicts = False
+    takes_priority = False
 
-    def __init__(self) -> None:
-        self.queue = Queue()
+    def __init__(self, queue: Queue | None = None) -> None:
+        self.queue = Fifo() if queue is None else queue
+
+    def check(self, request: Request) -> None:
+        if request.service.priority and not self.takes_priority:
+            raise RequestError("priority needs a server with --policy priority", param="priority")
 
     def may_admit(self, batch_open: bool, rows_wanted: int, max_rows: int) -> bool:
         return rows_wanted < max_rows
 
-    def positions_to_reserve(self, sequence: Sequence, block_size: int) -> int:
-        """One block more than is known to be needed, so that a newcomer does not push others out at once."""
-        return min(sequence.num_tokens + block_size, sequence.max_tokens - 1)
+    def positions_to_reserve(self, sequence: Sequence, spare: int) -> int:
+        return min(sequence.num_tokens + spare, sequence.max_tokens - 1)
+
+    def rank(self, sequence: Sequence, now_s: float) -> float:
+        return 0
+
+    def may_evict(self, first: Sequence, victim: Sequence, now_s: float) -> bool:
+        return False
+
+    def entered(self, sequence: Sequence) -> None:
+        pass
+
+    def sampled(self, sequence: Sequence, num_tokens: int) -> None:
+        pass
+
+    def left(self, sequence: Sequence) -> None:
+        pass
 
 
-class Static:
+class Static(Fcfs):
     """The naive baseline: a batch is admitted together and held until its longest member ends.
 
     Blocks are reserved for the longest answer each member may give, so that none is preempted. Every prompt is computed
@@ -89,23 +111,11 @@ class Static:
     reuses_prefixes = False
 
     def __init__(self, *, pads: bool) -> None:
-        self.queue = Queue()
+        super().__init__()
         self.pads = pads
 
     def may_admit(self, batch_open: bool, rows_wanted: int, max_rows: int) -> bool:
         return batch_open
 
-    def positions_to_reserve(self, sequence: Sequence, block_size: int) -> int:
+    def positions_to_reserve(self, sequence: Sequence, spare: int) -> int:
         return sequence.max_tokens - 1
-
-
-def make_policy(config: SchedulerConfig) -> Policy:
-    if config.static_padding and config.policy != "static":
-        raise ConfigError("static_padding needs policy static")
-    match config.policy:
-        case "fcfs":
-            return Fcfs()
-        case "static":
-            return Static(pads=config.static_padding)
-        case other:
-            raise ConfigError(f"policy {other!r} is not known; choose fcfs or static")

@@ -67,7 +67,7 @@ class Scheduler:
         return bool(self._ledger.sequences or self._events)
 
     def check(self, request: Request) -> None:
-        """Refuse a request that can never be computed. Reads constants only.
+        """Refuse a request that can never be computed. Any thread.
 
         A prompt that leaves no room for one token is refused; `max_tokens` beyond the context is not: the sequence
         then ends with "length" at the limit.
@@ -89,6 +89,7 @@ class Scheduler:
             raise RequestError(f"prompt token ids must be between 0 and {self._vocab_size - 1}", param="prompt")
         if request.params.seed is None:
             raise RequestError("the request has no seed", param="seed")
+        self._ledger.policy.check(request)
 
     def add(self, request: Request) -> None:
         """Accept a request: each choice is a sequence that waits.
@@ -126,7 +127,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute until a result comes or a request is added."""
-        self._planned_s = self._clock()
+        self._planned_s = self._ledger.now_s = self._clock()
         self._ledger.moves.clear()
         self._events += self._end_asked()
         self._ledger.expire_pins()

@@ -71,6 +71,7 @@ class Sequence:
         "num_restored",
         "num_tokens",
         "prefixes",
+        "rank",
         "request",
         "run",
         "scores",
@@ -78,6 +79,8 @@ class Sequence:
         "state",
         "tables",
         "tokens",
+        "waited_s",
+        "waiting_since_s",
         "wants_reset",
     )
 
@@ -104,6 +107,10 @@ class Sequence:
         self.tables = tables
         self.slot = -1
         self.run = 0  # counts admissions: tells a step's result from before a preemption from one after it
+        self.rank = 0.0  # while it runs; see Policy
+        # While it waits: when it would have come, had it never run. While it runs: how long it has waited.
+        self.waiting_since_s = request.arrival_s
+        self.waited_s = 0.0
         self.wants_reset = False
         self.num_computed = 0
         self.scores: PromptLogprobs | None = None  # of the prompt, as far as this admission has computed it

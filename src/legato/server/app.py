@@ -36,6 +36,7 @@ from legato.server.keys import METER, ApiKeys, KeyGate
 from legato.server.limits import Meter
 from legato.server.middleware import Envelope
 from legato.server.state import ServerState
+from legato.server.tenants import of_tenant
 from legato.server.tokens import detokenize, tokenize
 from legato.server.web import ByPort, RootPath, cors
 
@@ -52,7 +53,7 @@ def create_app(
     """The routes over one engine, behind the gate. Those for operators have the admin port to themselves, if any."""
     gates = [*cors(config.web), Middleware(KeyGate, keys=keys)]
     document = _document(reports=admin_port is None)
-    routes = [*_generation(state), *_tokens(state), *_models(state), *_probes(state), document]
+    routes = [*_generation(state, config.tenant_header), *_tokens(state), *_models(state), *_probes(state), document]
     if admin_port is None:
         app: ASGIApp = _application(state, metrics, [*routes, *_reports(state)], gates)
     else:
@@ -79,7 +80,7 @@ def _application(
     )
 
 
-def _generation(state: ServerState) -> Iterator[Route]:
+def _generation(state: ServerState, tenant_header: str | None) -> Iterator[Route]:
     async def generate(http: HttpRequest, make: Callable[[float, bytes], Generation]) -> Response:
         arrival_s = time.monotonic()
         state.admit()
@@ -87,7 +88,7 @@ def _generation(state: ServerState) -> Iterator[Route]:
         generation = await state.prepare(partial(make, arrival_s), data)
         meter: Meter = http.scope[METER]
         meter.reserve(generation.estimated_tokens())
-        generation = await state.with_grammars(generation)
+        generation = of_tenant(await state.with_grammars(generation), http, meter, tenant_header)
         if generation.style.stream:
             return _warned(EventStream(generation.frames(meter), state.keep_alive_s), generation.ignored)
         answer = json_response(await unless_gone(http.receive, generation.whole(meter)))

@@ -37,9 +37,15 @@ class ApiKeys:
     No keys: everybody is let in, and all share one account with the limits `default`.
     """
 
-    def __init__(self, keys: Mapping[bytes, Limits] = MappingProxyType({}), default: Limits | None = None) -> None:
-        """keys: by the SHA-256."""
-        self._accounts = tuple((digest, Account(limits)) for digest, limits in keys.items())
+    def __init__(
+        self,
+        keys: Mapping[bytes, Limits] = MappingProxyType({}),
+        default: Limits | None = None,
+        labels: Mapping[bytes, str] = MappingProxyType({}),
+    ) -> None:
+        """keys, labels: by the SHA-256, whose beginning is the name of a key without a label."""
+        names = {digest: labels.get(digest) or digest.hex()[:12] for digest in keys}
+        self._accounts = tuple((digest, Account(limits, name=names[digest])) for digest, limits in keys.items())
         self._shared = Account(default or Limits())
 
     @classmethod
@@ -49,12 +55,13 @@ class ApiKeys:
             raise ConfigError("api_key is empty")
         default = Limits(config.requests_per_second, config.tokens_per_minute, config.concurrent_requests)
         keys = {_digest(key.encode()): default for key in config.api_key}
+        labels: dict[bytes, str] = {}
         if config.api_key_file is not None:
-            for where, digest, limits in _read(Path(config.api_key_file), default):
+            for where, digest, limits, label in _read(Path(config.api_key_file), default):
                 if digest in keys:
                     raise ConfigError(f"{where}: this key is given twice")
-                keys[digest] = limits
-        return cls(keys, default)
+                keys[digest], labels[digest] = limits, label
+        return cls(keys, default, labels)
 
     def __bool__(self) -> bool:
         return bool(self._accounts)
@@ -130,8 +137,8 @@ def _given(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
                 yield key.strip()
 
 
-def _read(path: Path, default: Limits) -> Iterator[tuple[str, bytes, Limits]]:
-    """Where it stands, SHA-256 and limits of each key.
+def _read(path: Path, default: Limits) -> Iterator[tuple[str, bytes, Limits, str]]:
+    """Where it stands, SHA-256, limits and label of each key.
 
     A line: the SHA-256 in hexadecimal, then words: NAME=NUMBER is a limit, all else a label. Blank lines and those
     with # are skipped.
@@ -152,7 +159,9 @@ def _read(path: Path, default: Limits) -> Iterator[tuple[str, bytes, Limits]]:
             raise ConfigError(f"{where}: must start with the SHA-256 of a key, in hex")
         found = True
         try:
-            yield where, bytes.fromhex(match[1]), replace(default, **_limits(match[2].split()))
+            words = match[2].split()
+            label = " ".join(word for word in words if word != "-" and not _LIMIT.fullmatch(word))  # - is sha256sum's
+            yield where, bytes.fromhex(match[1]), replace(default, **_limits(words)), label
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
     if not found:

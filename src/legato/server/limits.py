@@ -68,6 +68,10 @@ class Meter:
         self._reserved = 0
         self._open = True
 
+    @property
+    def key_name(self) -> str:
+        return self._account.name
+
     def reserve(self, estimate: int) -> None:
         """Charge an estimate of the tokens, before work starts. HttpError (429) when they are not there."""
         self._account.reserve_tokens(estimate)
@@ -91,8 +95,10 @@ class Account:
     debt is waited off by those that come after it.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
+        """name: of the key; not the key itself."""
         self.limits = limits
+        self.name = name
         rate, tokens = limits.requests_per_second, limits.tokens_per_minute
         self._requests = None if rate is None else TokenBucket(rate, max(1.0, rate), clock)
         self._tokens = None if tokens is None else TokenBucket(tokens / 60, tokens, clock)

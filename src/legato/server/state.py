@@ -131,6 +131,7 @@ class ServerState:
             breakpoints=self.inputs.breakpoints(prompt, talk, hints, **arguments),
             reasoning=reasoning,
             shown_token_ids=self.dialect.shown_token_ids(use),
+            service=body.service(),
         )
         return Generation(
             self.client,
@@ -165,6 +166,7 @@ class ServerState:
                     arrival_s=arrival_s,
                     cache_salt=body.cache_salt,
                     breakpoints=body.breakpoints(len(prompt)),
+                    service=body.service(),
                 )
             )
         return Generation(

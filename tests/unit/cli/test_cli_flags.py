@@ -31,6 +31,7 @@ OTHER = {
     "block_size": 32, "kv_cache_dtype": "fp32", "kv_cache_memory": 1 << 20, "num_blocks": 7, "memory_utilization": 0.5,
     "prefault_kv": True, "policy": "static", "max_num_seqs": 8, "max_num_batched_tokens": 64,
     "long_prefill_token_threshold": 16, "max_num_queued_reqs": 5, "max_num_queued_tokens": 6, "max_step_ms": 7.5,
+    "priority_ageing_s": 5.5, "tenant_weights": ("a=2", "b=1"), "tenant_header": "x-tenant-id",
     "static_padding": True, "host": "0.0.0.0", "port": 1,
     "drain_timeout": 1.5, "stall_timeout": 2.5, "max_body_bytes": 1000, "log_level": "error",
     "log_format": "json", "log_requests": True, "otlp_traces_endpoint": "http://here:4318",

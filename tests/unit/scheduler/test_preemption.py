@@ -3,6 +3,7 @@
 import pytest
 
 from legato.core.types import FinishReason
+from legato.scheduler.admit import GUARANTEED_STEPS
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_roomy_is_starved
 from support.scripted import ScriptedExecutor, full_group, window_group
@@ -125,3 +126,41 @@ def test_a_result_from_before_a_preemption_is_dropped():
     assert scheduler.commit(before, executor.collect(before.step_id)) == []
     (event,) = scheduler.commit(after, executor.collect(after.step_id))
     assert (len(event.tokens), event.finish) == (1, FinishReason.LENGTH)
+
+
+def preemptions_by_seed(policy, num_blocks, seed):
+    """(scheduler, steps from each admission to the preemption that ended it, by request) of a starved run."""
+    executor = ScriptedExecutor(num_blocks=num_blocks, block_size=4, emit=lambda history, params, seen: 7)
+    scheduler = scheduler_for(executor, policy=policy, long_prefill_token_threshold=16)
+    admitted, lives = {}, {}
+
+    def look():
+        for move in scheduler.moves():
+            step = scheduler.stats().steps
+            if move.entered:
+                admitted[move.request_id] = step
+            else:
+                lives.setdefault(move.request_id, []).append(step - admitted[move.request_id])
+
+    requests = [make_request(f"r{i}", [i] * (5 + 3 * i), seed=i, max_tokens=150 + seed) for i in range(8)]
+    outcomes = drive(scheduler, executor, requests, after_step=look)
+    assert all(len(outcome.tokens) == 150 + seed for outcome in outcomes.values())
+    return scheduler, lives
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "priority"])
+@pytest.mark.parametrize("num_blocks", [50, 80, 120])
+def test_who_comes_back_runs_a_guaranteed_while(policy, num_blocks):
+    """C03: no thrash. From its second admission on, nobody is preempted within GUARANTEED_STEPS."""
+    scheduler, lives = preemptions_by_seed(policy, num_blocks, 0)
+    assert scheduler.stats().preemptions >= 3
+    again = [steps for each in lives.values() for steps in each[1:]]
+    assert all(steps >= GUARANTEED_STEPS for steps in again)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "priority"])
+def test_no_deadlock_in_any_pool_that_holds_the_largest(policy):
+    """C02: 179 positions are computed, which take 45 blocks."""
+    for num_blocks in range(45, 49):
+        scheduler, _ = preemptions_by_seed(policy, num_blocks, 2)
+        assert not scheduler.has_work

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from legato.core.errors import RequestError
-from legato.core.types import DEVICE_TIER, HOST_TIER, Breakpoint, FinishReason
+from legato.core.types import DEVICE_TIER, HOST_TIER, Breakpoint, FinishReason, Service
 from support.driving import drive, make_request, record, scheduler_for, step
 from support.invariants import check_invariants
 from support.oracles import assert_drained, assert_same
 from support.scripted import ScriptedExecutor, full_group, window_group
 
 VOCAB = 40
+POLICIES = ["fcfs", "priority", "fair", "static"]
 SAMPLING = [
     {},
     {"temperature": 0.0, "n": 1},
@@ -46,8 +47,8 @@ class AnythingHappens(RuleBasedStateMachine):
     def build(self, data):
         draw = data.draw
         chunk_align = draw(st.sampled_from([1, 1, 1, 3]))
-        policy = draw(st.sampled_from(["fcfs", "fcfs", "static"]))
-        caching = policy == "fcfs" and draw(st.sampled_from([True, True, True, False]))
+        policy = self.policy = draw(st.sampled_from(POLICIES))
+        caching = policy != "static" and draw(st.sampled_from([True, True, True, False]))
         plans_in_flight = draw(st.sampled_from([1, 1, 2, 4]))
         self.losing = ()
         self.executor = ScriptedExecutor(
@@ -67,10 +68,13 @@ class AnythingHappens(RuleBasedStateMachine):
         self.now = 0.0
         self.scheduler = scheduler_for(
             self.executor,
-            clock=lambda: self.now,
+            clock=self.clock,
             pin_budget=draw(st.sampled_from([0.0, 0.3, 1.0])),
             policy=policy,
             static_padding=policy == "static" and draw(st.booleans()),
+            priority_ageing_s=draw(st.sampled_from([1.0, 60.0])) if policy == "priority" else None,
+            tenant_weights=("t1=3",) if policy == "fair" else (),
+            max_step_ms=draw(st.sampled_from([0.0, 50.0, 1000.0])),
             max_num_seqs=draw(st.integers(1, 6)),
             max_num_batched_tokens=draw(st.integers(chunk_align, 24)),
             long_prefill_token_threshold=draw(st.integers(1, 12)),
@@ -90,20 +94,29 @@ class AnythingHappens(RuleBasedStateMachine):
         kind=st.sampled_from(SAMPLING),
         salt=st.sampled_from(["", "", "salt"]),
         hints=st.lists(st.tuples(st.integers(1, 20), st.sampled_from([10.0, 100.0])), max_size=2),
+        priority=st.integers(-1, 2),
+        tenant=st.sampled_from(["", "t1", "t2"]),
     )
-    def add(self, start, length, max_tokens, n, kind, salt, hints):
+    def add(self, start, length, max_tokens, n, kind, salt, hints, priority, tenant):
         """Prompts that begin alike, so that blocks are shared, and end in what no other has."""
         name = f"r{len(self.requests)}"
         prompt = [start * 7 + i for i in range(length - 1)] + [len(self.requests) % VOCAB]
         fields = {"seed": len(self.requests), "max_tokens": max_tokens, "n": n, **kind}
         points = tuple(Breakpoint(min(at, length), ttl) for at, ttl in sorted(hints))
-        request = replace(make_request(name, prompt, ends=[5], **fields), cache_salt=salt, breakpoints=points)
+        request = make_request(name, prompt, ends=[5], arrival_s=self.now, **fields)
+        service = Service(priority=priority if self.policy == "priority" else 0, tenant=tenant)
+        request = replace(request, cache_salt=salt, breakpoints=points, service=service)
         if length >= self.scheduler.context:
             with pytest.raises(RequestError):
                 self.scheduler.add(request)
         else:
             self.scheduler.add(request)
             self.requests[name] = request
+
+    def clock(self):
+        """Every look at it takes 10 ms, so that steps have a duration and waiting counts."""
+        self.now += 0.01
+        return self.now
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -175,7 +188,7 @@ class AnythingHappens(RuleBasedStateMachine):
             roomy = ScriptedExecutor(
                 num_blocks=200, vocab_size=VOCAB, max_position=self.scheduler.context, faulty=sometimes_faulty
             )
-            solo = drive(scheduler_for(roomy), roomy, [request])
+            solo = drive(scheduler_for(roomy), roomy, [replace(request, service=Service())])
             for choice in range(request.params.n):
                 mine, alone = self.outcomes[name, choice], solo[name, choice]
                 stopped = mine.finish is FinishReason.STOP and mine.stop_token is None
@@ -194,7 +207,7 @@ AnythingHappens.TestCase.settings = settings(
 TestAnythingHappens = AnythingHappens.TestCase
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "static"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_two_thousand_requests_leave_nothing_behind(policy):
     """C10: lengths around block borders; aborts and stops on the way."""
     rng = random.Random(1)

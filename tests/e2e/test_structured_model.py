@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from legato import LLM, SamplingParams
+from legato import LLM, SamplingParams, StructuredOutputsParams
 from legato.core.config import GrammarConfig, ModelConfig
 from legato.engine.start import engine_file
 from legato.sampling.compiler import GrammarCompiler, Vocabulary
@@ -66,3 +66,48 @@ def test_answers_of_the_default_model_end_and_fit() -> None:
             [answer] = output.outputs
             assert answer.finish_reason == "stop", f"{case.name}: {answer.text}"
             assert fits(case, answer.text) is None, f"{case.name}: {answer.text}"
+
+
+PEOPLE = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 16}, "age": {"type": "integer", "maximum": 120}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+    "minItems": 2,
+    "maxItems": 3,
+}
+
+
+def test_c03_guided_answers_are_the_same_alone_in_a_crowd_and_preempted() -> None:
+    """C03, P1: tokens and log probabilities of guided answers, beside free ones, bit for bit."""
+    talks = [[{"role": "user", "content": f"{number}. List some people as JSON."}] for number in range(4)]
+    guided = StructuredOutputsParams(json=PEOPLE)
+    params = [
+        SamplingParams(
+            max_tokens=70,
+            seed=number,
+            temperature=0.9,
+            repetition_penalty=1.1 if number % 2 else 1.0,
+            logprobs=2,
+            structured_outputs=None if number == 3 else guided,
+        )
+        for number in range(4)
+    ]
+
+    def answers(llm: LLM, together: bool) -> list[tuple[list[int], object, str | None]]:
+        if together:
+            outputs = llm.chat(talks, params, use_tqdm=False)
+        else:
+            outputs = [llm.chat(talk, one, use_tqdm=False)[0] for talk, one in zip(talks, params, strict=True)]
+        return [(one.token_ids, one.logprobs, one.finish_reason) for output in outputs for one in output.outputs]
+
+    with LLM(max_num_seqs=8) as roomy:
+        alone, crowd = answers(roomy, together=False), answers(roomy, together=True)
+    with LLM(max_num_seqs=8, num_blocks=13, enable_prefix_caching=False) as starved:
+        preempted = answers(starved, together=True)
+        assert starved._engine.loop.stats.preemptions > 0
+    assert alone == crowd == preempted
+    assert all(finish == "stop" for _, _, finish in alone[:3])

@@ -231,6 +231,9 @@ class GrammarConfig:
     max_grammar_bytes: int = flag(256 << 10, "largest JSON schema, regular expression, list of choices or grammar")
     max_grammar_depth: int = flag(64, "deepest JSON schema: objects and lists inside each other")
     max_grammar_memory: int = flag(256 << 20, "bytes of address space that compiling a grammar may take")
+    max_grammar_items: int = flag(
+        8000, "parser items that one token may take; enough for about 300 optional properties of an object"
+    )
     grammar_timeout: float = flag(2.0, "seconds of CPU time that compiling a grammar may take")
     grammar_closing_tokens: int = flag(
         64,
@@ -239,7 +242,7 @@ class GrammarConfig:
     grammar_cache_size: int = flag(64, "compiled grammars that are kept for the next request")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "max_grammar_bytes", "max_grammar_depth", "grammar_cache_size")
+        _at_least(self, 1, "max_grammar_bytes", "max_grammar_depth", "max_grammar_items", "grammar_cache_size")
         _at_least(self, 64 << 20, "max_grammar_memory")
         _at_least(self, 0.01, "grammar_timeout")
         _at_least(self, 0, "grammar_closing_tokens")

@@ -22,13 +22,8 @@ __all__ = ["GrammarCompiler", "Vocabulary"]
 
 # Never endless: one space, or a new line and its indentation. White space is one lexeme between two others.
 _WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,16})"}
-# What one mask may cost the engine thread (some milliseconds), and a matcher in memory (about 1 KiB a lexer state).
-_PARSER_LIMITS: dict[str, Any] = {
-    "step_lexer_fuel": 100_000,
-    "step_max_items": 20_000,
-    "max_lexer_states": 20_000,
-    "verbose_errors": False,
-}
+# What the lexer may cost for one token (some milliseconds), and a matcher in memory (about 1 KiB a lexer state).
+_PARSER_LIMITS: dict[str, Any] = {"step_lexer_fuel": 100_000, "max_lexer_states": 20_000, "verbose_errors": False}
 _SHOWN = 400  # characters of a reason
 
 
@@ -51,6 +46,7 @@ class GrammarCompiler:
     def __init__(self, vocabulary: Vocabulary, config: GrammarConfig) -> None:
         self._vocabulary = vocabulary
         self._config = config
+        self._limits = {**_PARSER_LIMITS, "step_max_items": config.max_grammar_items}
         self._trial = Trial(self._trial_setup)
         self._tokenizer: LLTokenizer | None = None
         self._closing: Closing | None = None
@@ -66,7 +62,7 @@ class GrammarCompiler:
         tokenizer = self._ready()
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(**_PARSER_LIMITS)
+        limits = LLParserLimits(**self._limits)
         matcher = LLMatcher(tokenizer, answer["grammar"], log_level=0, limits=limits)
         try:
             return MaskedGrammar(matcher, self._vocabulary.size, self._closing if _is_json(grammar) else None)
@@ -101,7 +97,7 @@ class GrammarCompiler:
         return {
             "tokens": [token.hex() for token in tokens.tokens],
             "special": tokens.special_token_ids,
-            "limits": _PARSER_LIMITS,
+            "limits": self._limits,
             "seconds": self._config.grammar_timeout,
             "memory": self._config.max_grammar_memory,
         }

@@ -41,6 +41,7 @@ OTHER = {
     "enable_prefix_caching": False, "requests_per_second": 0.5, "tokens_per_minute": 7, "concurrent_requests": 8,
     "max_grammar_bytes": 9999, "max_grammar_depth": 9, "max_grammar_memory": 1 << 27,
     "grammar_timeout": 0.5, "grammar_cache_size": 3, "grammar_closing_tokens": 9,
+    "max_grammar_items": 9,
     "on_engine_failure": "restart", "max_engine_restarts": 9, "record_traffic": "traffic.jsonl",
     "admin_port": 9, "admin_host": "0.0.0.0", "allowed_origins": ("https://a",), "allowed_methods": ("GET",),
     "allowed_headers": ("x",), "allow_credentials": True, "ssl_certfile": "c", "ssl_keyfile": "k", "ssl_ca_certs": "ca",

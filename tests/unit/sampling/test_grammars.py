@@ -186,6 +186,22 @@ def test_b06_what_costs_too_much_is_refused() -> None:
         compiler().compile(StructuredOutputsParams(json=deep).to_grammar())
 
 
+def test_b06_a_token_takes_a_bounded_time() -> None:
+    """B06: a grammar that is ever more ambiguous ends its own answer; one that is so from the start is refused."""
+    strict = make_compiler(max_grammar_items=300)
+    matcher = strict.compile(Grammar("lark", "start: start start | /[a-z]/")).matcher(frozenset())
+    letter = byte_tokens("a")[0]
+    for _ in range(200):
+        matcher.accept(letter)
+        if matcher.failure is not None:
+            break
+    assert "Too many items" in (matcher.failure or "")
+    wide = schema({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(500)}})
+    with pytest.raises(RequestError, match="items"):
+        strict.compile(wide)
+    strict.close()
+
+
 def test_b06_compiling_takes_a_bounded_memory() -> None:
     """B06: what needs more than it may have is refused, and what follows is not."""
     small = make_compiler(max_grammar_memory=64 << 20)

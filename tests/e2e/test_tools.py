@@ -14,6 +14,7 @@ from support.talking import HERMES_TEMPLATE, MISTRAL_TEMPLATE, Saying
 
 HERMES = byte_level_assets(template=HERMES_TEMPLATE)
 MISTRAL = byte_level_assets(template=MISTRAL_TEMPLATE, controls=("[TOOL_CALLS]",))
+COLD = SchedulerConfig(enable_prefix_caching=False)  # the second answer has the usage of the first
 CHAT = "/v1/chat/completions"
 ASK: list[Any] = [{"role": "user", "content": "Weather?"}]
 CITY = {"type": "string", "maxLength": 8}
@@ -37,8 +38,7 @@ def saying() -> Saying:
 
 @pytest.fixture(scope="module")
 def server(saying: Saying) -> Iterator[Running]:
-    cold = SchedulerConfig(enable_prefix_caching=False)
-    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), HERMES, scheduler=cold) as it:
+    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), HERMES, scheduler=COLD) as it:
         yield it
 
 
@@ -254,13 +254,19 @@ def test_g03_control_tokens_in_tools_and_results_stay_text(server: Running) -> N
 
 def test_mistral_marks_are_seen_and_ids_fit_its_templates() -> None:
     saying = Saying(MISTRAL)
-    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), MISTRAL) as server:
+    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), MISTRAL, scheduler=COLD) as server:
         saying.set('[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Köln"}}]')
         choice = server.post(CHAT, messages=ASK, tools=TOOLS).json()["choices"][0]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
         [call] = choice["message"]["tool_calls"]
         assert len(call["id"]) == 9
         assert call["id"].isalnum()
+        saying.set('[TOOL_CALLS][{"name": "now", "arguments": {}}]')
+        for body in ({"tool_choice": "required"}, {"parallel_tool_calls": False}):
+            message, finish, _ = both_ways(server, **body)
+            assert (message["tool_calls"], finish) == ([("now", {})], "tool_calls")
+        saying.set('Hm. [TOOL_CALLS][{"name": "now", "arguments": {}}]')
+        assert both_ways(server, parallel_tool_calls=False)[0]["content"] == "Hm."
 
 
 def test_an_unknown_format_is_refused_by_name_unless_a_flag_says_which() -> None:
@@ -323,6 +329,8 @@ def test_a_model_may_say_what_the_grammar_allows(
 def test_a_forced_call_and_structured_output_exclude_each_other(server: Running) -> None:
     body = {"messages": ASK, "tools": TOOLS, "response_format": {"type": "json_object"}}
     assert_error(server.post(CHAT, **body, tool_choice="required"), 400, param="tool_choice")
+    beams = {"messages": ASK, "tools": TOOLS, "use_beam_search": True, "tool_choice": "required"}
+    assert_error(server.post(CHAT, **beams), 400, param="tool_choice")
     regex = {"messages": ASK, "tools": TOOLS, "structured_outputs": {"regex": "a"}}
     assert_error(server.post(CHAT, **regex), 400, param="structured_outputs.regex")
 

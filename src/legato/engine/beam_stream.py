@@ -93,7 +93,7 @@ class BeamStream:
         request, beam = self._requests[number], finished.beam
         params = request.params
         hidden = finished.ended and not params.include_stop_str_in_output
-        decoder = self._tokenizer.decoder(params.skip_special_tokens, continuation=True)
+        decoder = self._tokenizer.decoder(params.skip_special_tokens, continuation=True, shown=request.shown_token_ids)
         text = decoder.push(beam.tokens[:-1] if hidden else beam.tokens) + decoder.finish()
         last = beam.tokens[-1]
         return Output(

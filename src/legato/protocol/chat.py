@@ -80,7 +80,10 @@ class ChatBody(GenerateBody, TemplateFields):
     include_reasoning: bool = True
 
     def tool_use(self) -> ToolUse:
-        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+        use = tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+        if use.held and self.use_beam_search:
+            raise RequestError("calls held to a grammar are not supported with use_beam_search", param="tool_choice")
+        return use
 
     def talk(self) -> list[dict[str, Any]]:
         """The messages, their roles and fields checked."""

@@ -11,7 +11,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format bench parity native-test sanitize emulate size clean
+.PHONY: help serve test lint format bench contract parity native-test sanitize emulate size clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -40,6 +40,11 @@ bench: $(VENV)/installed ## the benchmarks that need no peer, one round each; re
 	  $(BIN)/python benchmarks/$$each.py --rounds 1 --results bench-results || exit 1; \
 	done
 	$(BIN)/python benchmarks/report.py --results bench-results --output bench-results/benchmarks.md
+
+contract: $(VENV)/installed ## langchain-openai, instructor and curl, in an environment of their own, against the default model
+	test -e .venv-contract/complete || { $(PYTHON) -m venv .venv-contract && \
+	  .venv-contract/bin/python -m pip install --quiet langchain-openai instructor && touch .venv-contract/complete; }
+	.venv-contract/bin/python tests/contract/check_clients.py $(BIN)/python
 
 parity: $(VENV)/dev $(VENV)/installed ## regenerate the golden files with torch and transformers, and check against them
 	tools/parity.sh $(ARGS)

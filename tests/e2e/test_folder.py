@@ -100,3 +100,22 @@ def test_what_cannot_be_loaded_is_named(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"no model")
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         LLM(str(folder), **settings(folder))
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_evicted_blocks_come_back_after_a_restart(folder: Path, executor: str) -> None:
+    """The flags as an operator gives them; the file lies in the cache folder, and is held while it is used."""
+    more = {"num_blocks": 6, "kv_offloading_size": 0.01, "executor": executor}
+    prompts = [[(p * 7 + i) % 200 + 3 for p in range(60)] for i in range(4)]
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    found = []
+    for _ in range(2):
+        with LLM(str(folder), **settings(folder, **more)) as llm:
+            results = [llm.generate({"prompt_token_ids": prompt}, params)[0] for prompt in prompts]
+            cache = folder.parent / "cache"
+            assert [entry.kind for entry in list_cache(cache)] == ["engines", "kv"]
+            assert [entry.kind for entry in prune(cache, all=True, dry_run=True)] == []
+        found.append([(result.outputs[0].token_ids, result.num_cached_tokens) for result in results])
+    assert [tokens for tokens, _ in found[0]] == [tokens for tokens, _ in found[1]]
+    assert [cached for _, cached in found[0]] == [0] * 4
+    assert [cached for _, cached in found[1]] == [48, 48, 0, 0], "the beginnings of the last two were never evicted"

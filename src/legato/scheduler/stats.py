@@ -39,6 +39,7 @@ class SchedulerStats:
     blocks_used: int  # over all cache groups
     blocks_cached: int  # free ones that hold a known prefix
     blocks_total: int
+    blocks_pinned: int  # used or free ones that a cache hint keeps
     blocks_host: int  # in the host tier
     kv_usage: float  # share of the fullest pool, 0 to 1
     kv_waste: float  # unused slots in allocated blocks / allocated slots, 0 to 1
@@ -70,6 +71,7 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
         blocks_used=sum(pool.num_used for pool in blocks.pools),
         blocks_cached=sum(pool.num_cached for pool in blocks.pools),
         blocks_total=sum(pool.num_blocks for pool in blocks.pools),
+        blocks_pinned=sum(pool.num_pinned for pool in blocks.pools),
         blocks_host=ledger.host_blocks,
         kv_usage=blocks.usage(),
         kv_waste=1 - filled / allocated if allocated else 0.0,

@@ -3,6 +3,8 @@
 import errno
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,34 @@ def test_a_tier_that_cannot_be_had_is_said_and_left_out(tmp_path: Path, caplog: 
 def test_a_size_below_one_block_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="kv_offloading_size: one block takes"):
         tier(tmp_path, gib=1e-7)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from legato.executor.block_file import BlockFile
+file = BlockFile(Path(sys.argv[1]), {}, (1 << 16,), 8, 1 << 20)
+number = 0
+while True:
+    number += 1
+    file.write(0, number % file.num_slots, number.to_bytes(8, "little"), bytes([number % 251]) * (1 << 16))
+    if number == 50:
+        print("on the way", flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_nothing_wrong_behind(tmp_path: Path) -> None:
+    path = tmp_path / "killed.kv"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"on the way\n"
+        writer.kill()
+    file = BlockFile(path, {}, (1 << 16,), 8, 1 << 20)
+    whole = 0
+    for group, slot, name in file.labels():
+        read = file.read(group, slot, name)
+        if read is not None:
+            assert read == bytes([int.from_bytes(name, "little") % 251]) * (1 << 16)
+            whole += 1
+    assert whole >= file.num_slots - 1
+    file.close()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,32 @@ def test_f03_the_drain_ends_in_time_and_a_second_signal_ends_at_once() -> None:
         wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_f03_a_signal_while_the_model_loads_ends_at_once(number: int) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen((*LEGATO, "serve", "--port", str(port)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: not can_bind(port))  # the address is reserved before the model loads
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert process.returncode in (-number, 130)
+        assert can_bind(port)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def can_bind(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def test_json_logs_are_all_that_is_said() -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from legato.core.config import SchedulerConfig
 from legato.core.errors import QueueFullError, RequestError
-from legato.core.types import ExecutorInfo, Request, StepPlan, StepResult, TokenEvent
+from legato.core.types import HOST_TIER, ExecutorInfo, Request, StepPlan, StepResult, TokenEvent
 from legato.scheduler.admit import admit
 from legato.scheduler.commit import commit_result, end_without_token
 from legato.scheduler.leap import commit_steady, steady_steps
@@ -202,14 +202,17 @@ class Scheduler:
     def _measure(self, plan: StepPlan, planned: "_Planned", ends_s: Iterable[float]) -> None:
         """A step lasts from its plan, or from the end of the step before it if that is later.
 
-        Of several steps each has one pair more per row than the one before. Where no step is bounded nobody asks.
+        Of several steps each has one pair more per row than the one before. Where no step is bounded nobody asks. A
+        step that restores blocks says nothing about those that do not.
         """
         if not self._ledger.limits.max_step_ms:
             return
         began_s = max(planned.began_s, self._committed_s)
         rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows
+        restores = any(copy.source_tier == HOST_TIER for copy in plan.copies)
         for end_s in ends_s:
-            self._ledger.step_times.record(rows, pairs, 1000 * (end_s - began_s))
+            if not restores:
+                self._ledger.step_times.record(rows, pairs, 1000 * (end_s - began_s))
             began_s, pairs = end_s, pairs + rows
         self._committed_s = began_s
 

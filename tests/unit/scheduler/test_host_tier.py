@@ -236,3 +236,15 @@ def test_c10_two_thousand_requests_with_pins_spills_and_losses_leave_nothing_beh
     sample = [request for request in requests[1::100] if outcomes[request.request_id, 0].finish is FinishReason.LENGTH]
     alone = run_solo(lambda: pair(num_blocks=400, vocab_size=97), sample)
     assert_same(alone, {key: outcomes[key] for key in alone})
+
+
+def test_steps_that_restore_are_no_measure_of_others(monkeypatch):
+    scheduler, executor = pair(config={"max_step_ms": 100.0})
+    measured = []
+    monkeypatch.setattr(scheduler._ledger.step_times, "record", lambda rows, pairs, ms: measured.append(rows))
+    ask(scheduler, executor, request_of(1))
+    flood(scheduler, executor)
+    ask(scheduler, executor, request_of(1))
+    restoring = [plan for plan in executor.plans if any(copy.source_tier == HOST_TIER for copy in plan.copies)]
+    assert restoring
+    assert len(measured) == len(executor.plans) - len(restoring)

@@ -269,6 +269,19 @@ def test_mistral_marks_are_seen_and_ids_fit_its_templates() -> None:
         assert both_ways(server, parallel_tool_calls=False)[0]["content"] == "Hm."
 
 
+def test_newer_mistral_templates_force_the_newer_form() -> None:
+    template = MISTRAL_TEMPLATE.replace("[TOOL_CALLS]", "[TOOL_CALLS][ARGS]")
+    assets = byte_level_assets(template=template, controls=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"))
+    saying = Saying(assets)
+    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), assets, scheduler=COLD) as server:
+        saying.set('[TOOL_CALLS]get_weather[ARGS]{"city": "Köln"}[TOOL_CALLS]now[ARGS]{}')
+        for choice in ("auto", "required"):
+            message, finish, _ = both_ways(server, tool_choice=choice)
+            assert (message["tool_calls"], finish) == ([("get_weather", {"city": "Köln"}), ("now", {})], "tool_calls")
+        saying.set("[TOOL_CALLS]now[CALL_ID]123456789[ARGS]{}")
+        assert both_ways(server)[0]["tool_calls"] == [("now", {})]
+
+
 def test_an_unknown_format_is_refused_by_name_unless_a_flag_says_which() -> None:
     assets = byte_level_assets(template="{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}")
     saying = Saying(assets)

@@ -49,11 +49,13 @@ class ToolFormat:
 
     name: as in --tool-call-parser. signs: texts by which a chat template shows that it is of this format.
     openers, closers: markers before and after calls; a closer may be missing. bare: brackets that begin a call without
-    a marker, at the beginning of the answer or behind a closer. begin(text behind the opener): where the bracketed
-    value begins, None if that is open; Malformed. parse(text from there on, the value included): its calls; ValueError.
+    a marker, at the beginning of the answer or behind a closer. inner: control tokens inside of calls.
+    begin(text behind the opener): where the bracketed value begins, None if that is open; Malformed.
+    parse(the same text up to the end of that value): its calls; ValueError.
     grammar(tools, one, control tokens): Lark grammar of one call or several, with the rules `start: open calls`.
     write(name, arguments): a call as text.
-    forced_tail: what stands behind the arguments of a call written by the grammar; None where arguments are not JSON.
+    forced_head, forced_tail: what stands before (with the name as a group) and behind the arguments of a call that the
+    grammar writes; None where arguments are not JSON.
     id_length: characters of a call's id, 0 for OpenAI's form.
     """
 
@@ -67,7 +69,9 @@ class ToolFormat:
     parse: Callable[[str], Sequence[Call]]
     grammar: Callable[[Sequence[Tool], bool, Mapping[str, int]], str]
     write: Callable[[str, Mapping[str, Any]], str]
-    forced_tail: str | None = None
+    inner: tuple[str, ...] = ()
+    forced_head: re.Pattern[str] | None = None
+    forced_tail: str = ""
     id_length: int = 0
     opening: re.Pattern[str] | None = field(init=False)
 

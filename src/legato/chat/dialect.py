@@ -9,7 +9,7 @@ from legato.chat.free import either, free_grammar
 from legato.chat.hermes import HERMES
 from legato.chat.json_calls import ForcedCalls
 from legato.chat.llama3_json import LLAMA3_JSON
-from legato.chat.mistral import MISTRAL
+from legato.chat.mistral import MISTRAL, MISTRAL_NAMED
 from legato.chat.pythonic import PYTHONIC
 from legato.chat.reasoning import END, REASONING_PARSERS, START, ReasoningMarks, ReasoningSplit
 from legato.core.answers import Reasoning, ToolUse
@@ -29,7 +29,7 @@ class Dialect:
         """ConfigError for a reasoning parser whose marks are no tokens of the model."""
         source = tokenizer.assets.chat_template or ""
         self._control = tokenizer.special_tokens
-        self._format = FORMATS[tool_parser] if tool_parser != "auto" else _detected(source)
+        self._format = _chosen(tool_parser, source)
         self._reasoning = _reasoning_marks(tokenizer, source, reasoning_parser)
 
     @property
@@ -57,7 +57,7 @@ class Dialect:
         """Control tokens that a reader has to see in the text."""
         marks = {START, END} if self._reasoning else set()
         if use.tools:
-            marks |= {*self.format.openers, *self.format.closers}
+            marks |= {*self.format.openers, *self.format.inner, *self.format.closers}
         return frozenset(self._control[mark] for mark in marks if mark in self._control)
 
     def grammar(self, use: ToolUse, answer: Grammar | None) -> Grammar | None:
@@ -82,11 +82,17 @@ class Dialect:
         if use.tools:
             format = self.format
             length = format.id_length
-            if use.forced and format.forced_tail is not None:
-                calls = ForcedCalls(format.forced_tail)
+            if use.forced and format.forced_head is not None:
+                calls = ForcedCalls(format.forced_head, format.forced_tail)
             else:
                 calls = FoundCalls(format, [tool.name for tool in use.tools])
         return AnswerReader(split, calls, lambda: call_id(length), show_reasoning=show_reasoning)
+
+
+def _chosen(parser: str, template: str) -> ToolFormat | None:
+    format = _detected(template) if parser == "auto" else FORMATS[parser]
+    newer = format is MISTRAL and any(sign in template for sign in MISTRAL_NAMED.signs)
+    return MISTRAL_NAMED if newer else format
 
 
 def _detected(template: str) -> ToolFormat | None:

@@ -10,7 +10,7 @@ from legato.chat.calls import Call, CallArguments, CallStart, Piece
 from legato.core.answers import Tool
 
 __all__ = [
-    *("MAX_CALLS", "ForcedCalls", "arguments_of", "calls_of", "compact"),
+    *("MAX_CALLS", "OBJECT_HEAD", "ForcedCalls", "arguments_of", "calls_of", "compact"),
     *("EMPTY", "lark_text", "on_one_line", "object_grammar", "parameters_of"),
 ]
 
@@ -19,7 +19,7 @@ MAX_CALLS = 8  # in one forced answer, so that a weak model comes to an end
 EMPTY = '""'  # in Lark
 
 _ARGUMENTS = ("arguments", "parameters")
-_HEAD = re.compile(r'"name": "([^"]+)", "(?:arguments|parameters)": ')
+OBJECT_HEAD = re.compile(r'"name": "([^"]+)", "(?:arguments|parameters)": ')
 
 
 def calls_of(text: str) -> list[Call]:
@@ -59,10 +59,11 @@ def _load(text: str) -> Any:
 
 
 class ForcedCalls:
-    """Calls in text that `object_grammar` holds to the format. Arguments are handed on as they are written."""
+    """Calls in text that a grammar holds to the format. Arguments are handed on as they are written."""
 
-    def __init__(self, tail: str) -> None:
-        """tail: what the grammar writes behind the arguments of each call."""
+    def __init__(self, head: re.Pattern[str], tail: str) -> None:
+        """head, tail: what the grammar writes before (with the name as a group) and behind the arguments of a call."""
+        self._head = head
         self._tail = tail
         self._buffer = ""
         self._arguments: Balanced | None = None
@@ -73,7 +74,7 @@ class ForcedCalls:
         pieces: list[Piece] = []
         while True:
             if self._arguments is None:
-                head = _HEAD.search(self._buffer)
+                head = self._head.search(self._buffer)
                 if head is None:
                     return pieces
                 pieces.append(CallStart(head[1]))

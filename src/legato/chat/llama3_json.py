@@ -6,7 +6,7 @@ from typing import Any
 
 from legato.chat.brackets import JSON, first_bracket
 from legato.chat.calls import ToolFormat
-from legato.chat.json_calls import calls_of, compact, object_grammar
+from legato.chat.json_calls import OBJECT_HEAD, calls_of, compact, object_grammar
 from legato.core.answers import Tool
 
 __all__ = ["LLAMA3_JSON"]
@@ -35,5 +35,6 @@ LLAMA3_JSON = ToolFormat(
     parse=calls_of,
     grammar=_grammar,
     write=_write,
+    forced_head=OBJECT_HEAD,
     forced_tail="}",
 )

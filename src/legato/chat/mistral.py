@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from legato.chat.brackets import JSON, Malformed, first_bracket
 from legato.chat.calls import Call, ToolFormat
-from legato.chat.json_calls import calls_of, compact, object_grammar
+from legato.chat.json_calls import OBJECT_HEAD, calls_of, compact, object_grammar
 from legato.core.answers import Tool
 
-__all__ = ["MISTRAL"]
+__all__ = ["MISTRAL", "MISTRAL_NAMED"]
 
 _OPENER = "[TOOL_CALLS]"
 _NAMED = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
@@ -63,6 +64,31 @@ MISTRAL = ToolFormat(
     parse=_parse,
     grammar=_grammar,
     write=_write,
+    inner=("[ARGS]", "[CALL_ID]"),
+    forced_head=OBJECT_HEAD,
     forced_tail="}]",
     id_length=9,  # the templates of these models refuse any other
+)
+
+
+def _named_head(name: str) -> str:
+    return f"{name}[ARGS]"
+
+
+def _write_named(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{_OPENER}{_named_head(name)}{compact(arguments)}"
+
+
+def _named_grammar(tools: Sequence[Tool], one: bool, control: Mapping[str, int]) -> str:
+    return object_grammar(tools, one, control, opener=_OPENER, head=_named_head, tail="", between=_OPENER)
+
+
+# What newer models are to write: the templates of these have the sign.
+MISTRAL_NAMED = replace(
+    MISTRAL,
+    signs=("[ARGS]",),
+    grammar=_named_grammar,
+    write=_write_named,
+    forced_head=re.compile(r"([\w.-]+)\[ARGS\]"),
+    forced_tail="",
 )

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.chat.calls import CallArguments, CallReader, CallStart, FoundCalls, Piece
+from legato.chat.calls import CallArguments, CallReader, CallStart, FoundCalls, Piece, ToolFormat
 from legato.chat.dialect import FORMATS
-from legato.chat.json_calls import ForcedCalls
+from legato.chat.hermes import HERMES
+from legato.chat.json_calls import OBJECT_HEAD, ForcedCalls
+from legato.chat.mistral import MISTRAL_NAMED
 from support.golden import FOLDER
 
 NAMES = ("get_weather", "add")
@@ -80,25 +82,28 @@ def test_content_is_not_held_back_for_long() -> None:
     assert reader.push("b>") == [" <b>"]
 
 
-@pytest.mark.parametrize("format", ["hermes", "llama3_json", "mistral"])
-def test_forced_calls_hand_their_arguments_on_as_they_are_written(format: str) -> None:
+@pytest.mark.parametrize("format", [*FORMATS.values(), MISTRAL_NAMED], ids=lambda it: f"{it.name} {it.signs[0]}")
+def test_forced_calls_hand_their_arguments_on_as_they_are_written(format: ToolFormat) -> None:
     arguments = {"a": "}]{", "b": 'x"é'}
-    written = FORMATS[format].write("add", arguments)
-    tail = FORMATS[format].forced_tail
-    assert tail is not None
+    written = format.write("add", arguments)
+    assert read(FoundCalls(format, NAMES), [written]) == ("", [{"name": "add", "arguments": arguments}])
+    if format.forced_head is None:
+        return
     for parts in cuts(written):
-        assert read(ForcedCalls(tail), parts) == ("", [{"name": "add", "arguments": arguments}])
-    reader = ForcedCalls(tail)
+        assert read(ForcedCalls(format.forced_head, format.forced_tail), parts) == (
+            "",
+            [{"name": "add", "arguments": arguments}],
+        )
+    reader = ForcedCalls(format.forced_head, format.forced_tail)
     assert reader.push(written[: written.index("}]{")])[-1] == CallArguments('{"a": "')
     assert reader.push("}]") == [CallArguments("}]")]
 
 
 def test_a_forced_call_that_is_cut_short_is_not_lost() -> None:
-    tail = FORMATS["hermes"].forced_tail or ""
     text = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"na'
-    reader = ForcedCalls(tail)
+    reader = ForcedCalls(OBJECT_HEAD, HERMES.forced_tail)
     assert reader.push(text) == [CallStart("add"), CallArguments('{"a": 1}')]
     assert reader.finish() == ['<tool_call>\n{"na']
-    reader = ForcedCalls(tail)
+    reader = ForcedCalls(OBJECT_HEAD, HERMES.forced_tail)
     assert reader.push(text[:9]) == []
     assert reader.finish() == [text[:9]]

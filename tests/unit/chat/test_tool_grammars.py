@@ -3,13 +3,15 @@
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from legato.chat.calls import FoundCalls
+from legato.chat.calls import FoundCalls, ToolFormat
 from legato.chat.dialect import FORMATS
 from legato.chat.free import free_grammar
+from legato.chat.mistral import MISTRAL_NAMED
 from legato.core.answers import Tool
 from legato.core.errors import RequestError
 
 BYTES = LLTokenizer("byte")
+ALL = [*FORMATS.values(), MISTRAL_NAMED]
 WEATHER = Tool(
     "get_weather",
     {
@@ -32,9 +34,8 @@ def accepts(grammar: str, text: str) -> bool:
     return bool(matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting())
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
-def test_a_forced_call_fits_its_schema(name: str) -> None:
-    format = FORMATS[name]
+@pytest.mark.parametrize("format", ALL, ids=lambda it: f"{it.name} {it.signs[0]}")
+def test_a_forced_call_fits_its_schema(format: ToolFormat) -> None:
     grammar = format.grammar([WEATHER, NOW], True, {})
     for arguments in ARGUMENTS:
         written = format.write("get_weather", arguments)
@@ -63,9 +64,8 @@ def test_parallel_calls_only_where_they_are_allowed(name: str, between: str) -> 
     assert not accepts(FORMATS[name].grammar([NOW], True, {}), two)
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
-def test_a_free_answer_is_text_or_calls(name: str) -> None:
-    format = FORMATS[name]
+@pytest.mark.parametrize("format", ALL, ids=lambda it: f"{it.name} {it.signs[0]}")
+def test_a_free_answer_is_text_or_calls(format: ToolFormat) -> None:
     grammar = free_grammar(format, format.grammar([NOW], True, {}), {})
     call = format.write("now", {})
     assert accepts(grammar, "")

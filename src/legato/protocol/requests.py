@@ -177,8 +177,9 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
             *("best_of", "ec_transfer_params", "kv_transfer_params"),
             *("media_io_kwargs", "mm_processor_kwargs"),
             *("repetition_detection", "session_id", "thinking_token_budget"),
-            "vllm_xargs",
+            *("mm_payload", "vllm_xargs"),
         ),
         NOTHING,
     ),
+    **dict.fromkeys(("return_prompt_text", "return_token_offsets", "watermarking"), (False,)),
 }

@@ -20,7 +20,7 @@ from legato.server.answers import Answers, NewReader, joined, plain_reader
 from legato.server.context import CURRENT, Origin
 from legato.server.limits import Meter
 from legato.server.pace import Pace
-from legato.server.scores import Scores
+from legato.server.scores import Scores, aside
 from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["EngineError", "Generation"]
@@ -69,16 +69,19 @@ class Generation:
                     index = tally.count(output)
                     messages[index].add(answers.push(index, output))
                     tokens[index] += output.tokens
-                    scored[index] += scores.push(index, output)
-                    of_prompt[index] = of_prompt[index] or scores.prompt_body(index, output.prompt_logprobs)
+                    long = output.prompt_logprobs is not None
+                    scored[index] += await aside(long, scores.push, index, output)
+                    if long:
+                        of_prompt[index] = await aside(long, scores.prompt_body, index, output.prompt_logprobs)
                     if output.finish is not None:
                         self._raise_if_failed(output)
-                        reason, logprobs = answers.finish_reason(index, output), scores.body(scored[index])
+                        reason = answers.finish_reason(index, output)
+                        logprobs = await aside(scores.of_prompts, scores.body, scored[index])
                         choice = tally.choice(index, messages[index].text, tokens[index], output, reason, logprobs)
                         message = messages[index].body()
                         choices.append(replace(choice, message=message, prompt_logprobs=of_prompt[index]))
         choices.sort(key=lambda choice: choice.index)
-        return self.reply.whole(choices, tally.usage())
+        return await aside(scores.of_prompts, self.reply.whole, choices, tally.usage())
 
     async def frames(self, meter: Meter) -> AsyncGenerator[bytes, None]:
         """Server-sent events, as many at a time as one step gave. A failure before the first one is raised."""
@@ -118,7 +121,7 @@ class Generation:
                     if self.reply.chat or self.style.token_ids:
                         out.append(frames.begin(index, tally.prompt_token_ids(index), used))
                     echo = scores.echo(index)
-                logprobs = scores.body(scores.push(index, output))
+                logprobs = await aside(output.prompt_logprobs is not None, scores.next_body, index, output)
                 token_ids = output.tokens if self.style.token_ids else None
                 deltas = joined(echo, answers.push(index, output))
                 rest = deltas.pop().content if output.finish and deltas and deltas[-1].content else ""

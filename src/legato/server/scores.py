@@ -1,8 +1,9 @@
 """Log probabilities of an HTTP request's choices and of its prompts, and the prompts where they are echoed."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from legato.core.types import PromptLogprobs, Request
 from legato.engine.inputs import Echo
@@ -12,7 +13,14 @@ from legato.protocol.logprobs import ScoredToken, chat_logprobs, completion_logp
 from legato.protocol.responses import Style
 from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Scores"]
+__all__ = ["Scores", "aside"]
+
+_T = TypeVar("_T")
+
+
+async def aside(heavy: bool, call: Callable[..., _T], *arguments: Any) -> _T:
+    """The result of a call. A heavy one is made in a thread, so that other streams go on meanwhile."""
+    return await asyncio.to_thread(call, *arguments) if heavy else call(*arguments)
 
 
 class Scores:
@@ -34,6 +42,7 @@ class Scores:
         self._echoes_tokens = echoes is not None and not chat
         self._n = requests[0].params.n
         self._count = requests[0].params.logprobs
+        self.of_prompts = requests[0].params.prompt_logprobs is not None  # their answers are as long as the prompts
         self._scorers = [] if self._count is None else list(map(self._scorer, range(len(requests) * self._n)))
 
     def _scorer(self, index: int) -> Scorer:
@@ -56,6 +65,10 @@ class Scores:
     def body(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
         """`choices[].logprobs`."""
         return self._shape(tokens, self._style.tokens_as_ids) if self._scorers else None
+
+    def next_body(self, index: int, output: Output) -> dict[str, Any] | None:
+        """`choices[].logprobs` of the next output alone."""
+        return self.body(self.push(index, output))
 
     def prompt_body(self, index: int, scores: PromptLogprobs | None) -> list[dict[str, Any] | None] | None:
         """`prompt_logprobs`; None where nobody asked."""

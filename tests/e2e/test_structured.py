@@ -91,6 +91,13 @@ def test_choices_stop_strings_and_limits(letters: Running) -> None:
     assert complete(letters, structured_outputs={"regex": "ba"}, ignore_eos=True)["finish_reason"] == "stop"
 
 
+def test_a11_log_probabilities_of_guided_tokens_are_json(letters: Running) -> None:
+    """A11: where one token is all that fits, the others are among the alternatives all the same."""
+    choice = complete(letters, structured_outputs={"regex": "ba"}, logprobs=5)
+    assert choice["logprobs"]["tokens"] == ["b", "a"]
+    assert all(len(top) >= 5 for top in choice["logprobs"]["top_logprobs"])
+
+
 def test_the_end_token_is_chosen_where_the_answer_may_end() -> None:
     with serving(always(EOS)) as server:
         choice = complete(server, structured_outputs={"regex": "[b-z]{2,9}"})

@@ -74,6 +74,10 @@ class Grammars:
             return self._compiler.compile(grammar)
         except RequestError as error:
             return error
+        except BaseException:
+            with self._lock:  # it says nothing of the grammar
+                self._results.pop(grammar, None)
+            raise
 
 
 def _with(request: Request, result: _Result) -> Request:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from legato.core.errors import QueueFullError
+
 __all__ = ["Trial"]
 
 _PROGRAM = Path(__file__).with_name("trial_child.py")
@@ -32,10 +34,13 @@ class Trial:
         self._closed = False
 
     def run(self, kind: str, text: str) -> dict[str, str]:
-        """The child's answer: the grammar in llguidance's form as "grammar", or what is wrong with it as "error"."""
+        """The child's answer: the grammar in llguidance's form as "grammar", or what is wrong with it as "error".
+
+        QueueFullError (503) where nothing can be said of it: there is no child, or there is not to be one any more.
+        """
         with self._lock:
             if self._closed:
-                return {"error": "the engine is shutting down"}
+                raise QueueFullError("the engine is shutting down", status=503, retry_after_s=5)
             child = self._child
             try:
                 if child is None:
@@ -43,12 +48,15 @@ class Trial:
                     _send(child, self._setup())
                 _send(child, (kind, text))
                 return _receive(child)
-            except (OSError, EOFError):
+            except (OSError, EOFError) as error:
+                if child is None or self._closed:
+                    message = f"the process that tries grammars cannot be started: {error}"
+                    raise QueueFullError(message, status=503, retry_after_s=5) from None
                 self._child = None
                 return {"error": _death(child)}
 
     def close(self) -> None:
-        """End the child. A trial that runs meanwhile gets an error."""
+        """End the child. A trial that runs meanwhile fails."""
         self._closed = True
         if (child := self._child) is not None:
             child.kill()
@@ -61,9 +69,7 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def _death(child: subprocess.Popen[bytes] | None) -> str:
-    if child is None:
-        return "the process that tries grammars cannot be started"
+def _death(child: subprocess.Popen[bytes]) -> str:
     child.kill()  # unless it is dead already
     if child.wait() == -signal.SIGPROF:
         return "it takes too long to compile (grammar_timeout)"

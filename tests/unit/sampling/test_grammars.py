@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from legato.core.errors import RequestError
+from legato.core.errors import QueueFullError, RequestError
 from legato.core.grammar import Grammar, StructuredOutputsParams
 from support.byte_level import EOS, TOKENIZER, VOCAB, byte_tokens
 from support.grammars import allowed, compiled, compiler, ends_after, make_compiler, schema, spell
@@ -219,7 +219,7 @@ def test_b06_compiling_ends_after_its_time() -> None:
         impatient.compile(slow)
     assert impatient.compile(Grammar("regex", "a+"))
     impatient.close()
-    with pytest.raises(RequestError, match="shutting down"):
+    with pytest.raises(QueueFullError, match="shutting down"):
         impatient.compile(Grammar("regex", "a+"))
 
 

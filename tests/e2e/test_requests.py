@@ -12,6 +12,8 @@ from harness import MODEL, Running, Script, Streamed, assert_error, running, ser
 
 from legato.core.config import EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
 from legato.engine.assemble import assemble
+from legato.protocol.chat import ChatBody
+from legato.protocol.completion import CompletionBody
 from support.byte_level import ASSETS, VOCAB, byte_level_assets, byte_tokens
 from support.scripted import ScriptedExecutor
 
@@ -153,20 +155,27 @@ def test_p5_unknown_fields_are_refused_by_name(server: Running, path: str) -> No
     assert_error(server.post(path, **body, **{"x" * 5000 + "\n": 1}), 400, code="unknown_parameter")
 
 
-NULLS = [
-    "model", "max_tokens", "temperature", "top_p", "top_k", "stop", "n", "seed", "logit_bias", "tools", "tool_choice",
-    "response_format", "stream_options", "user", "logprobs", "min_p", "presence_penalty", "ignore_eos", "min_tokens",
-]  # fmt: skip
+NULLS = sorted({*CompletionBody.model_fields, *ChatBody.model_fields, "functions", "suffix"} - {"prompt", "messages"})
 
 
 @pytest.mark.parametrize("field", NULLS)
 def test_a19_null_means_left_out(server: Running, field: str) -> None:
-    chat = server.post(CHAT, messages=TALK, **{field: None})
-    assert chat.json()["choices"][0]["message"]["content"] == "fine"
-    assert server.stream(CHAT, messages=TALK, **{field: None}).choices()[0]["text"] == "fine"
-    if field not in ("tools", "tool_choice"):
-        assert server.complete("hi", **{field: None})["choices"][0]["text"] == "fine"
-        assert server.stream(COMPLETIONS, prompt="hi", **{field: None}).choices()[0]["text"] == "fine"
+    modes: list[dict[str, Any]] = [{}, {"stream": True}] if field != "stream" else [{}]
+    for mode in modes:
+        if field in ChatBody.model_fields or field == "functions":
+            assert text_of(server.post(CHAT, messages=TALK, **{field: None}, **mode)) == "fine"
+        if field in CompletionBody.model_fields or field == "suffix":
+            assert text_of(server.post(COMPLETIONS, prompt="hi", **{field: None}, **mode)) == "fine"
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The text of the one choice of an answer, streamed or not."""
+    assert answer.status_code == 200, answer.text
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        text: str = Streamed(answer.text).choices()[0]["text"]
+        return text
+    choice = answer.json()["choices"][0]
+    return str(choice["message"]["content"] if "message" in choice else choice["text"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

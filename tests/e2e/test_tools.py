@@ -236,6 +236,10 @@ def test_a_template_without_tools_gets_them_as_text() -> None:
             [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{"}}]}],
             "messages[0].tool_calls[0].function.arguments",
         ),
+        (
+            [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ([{"role": "function", "content": "x"}], "messages[0].role"),
     ],
 )

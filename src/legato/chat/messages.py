@@ -78,11 +78,12 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise RequestError(f"{where}.function is not an object", param=where)
-    arguments = function.get("arguments")
+    arguments, field = function.get("arguments"), f"{where}.function.arguments"
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
         except (ValueError, RecursionError) as error:
-            field = f"{where}.function.arguments"
             raise RequestError(f"{field} is not JSON: {error}", param=field) from error
+    if not isinstance(arguments, Mapping):
+        raise RequestError(f"{field} is not a JSON object", param=field)
     return {**call, "function": {**function, "arguments": arguments}}

@@ -150,18 +150,7 @@ class Inputs:
         A `max_tokens` that does not fit into the context is refused; None means `default_max_tokens`, cut to what is
         left of the context (None: all that is left).
         """
-        described = params.structured_outputs
-        if described is not None and params.grammar is not None:
-            raise RequestError("structured_outputs and grammar are two names for one thing", param="grammar")
-        params = replace(
-            params,
-            grammar=params.grammar if described is None else described.to_grammar(),
-            stop=_as_tuple(params.stop),
-            stop_token_ids=tuple(params.stop_token_ids),
-            allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
-            bad_words=tuple(params.bad_words),
-            logprob_token_ids=tuple(params.logprob_token_ids),
-        )
+        params = _in_one_form(params)
         validate(params, self.vocab_size, self.max_model_len)
         _check_salt(cache_salt)
         self._check_prompt(prompt, param)
@@ -261,6 +250,22 @@ def _check_salt(salt: str | None) -> None:
         raise RequestError(
             f"cache_salt must be a text of 1 to {MAX_SALT} characters without @, /, \\ and NUL", param="cache_salt"
         )
+
+
+def _in_one_form(params: SamplingParams) -> SamplingParams:
+    """Lists as tuples, and the grammar under its own name."""
+    described = params.structured_outputs
+    if described is not None and params.grammar is not None:
+        raise RequestError("structured_outputs and grammar are two names for one thing", param="grammar")
+    return replace(
+        params,
+        grammar=params.grammar if described is None else described.to_grammar(),
+        stop=_as_tuple(params.stop),
+        stop_token_ids=tuple(params.stop_token_ids),
+        allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+        bad_words=tuple(params.bad_words),
+        logprob_token_ids=tuple(params.logprob_token_ids),
+    )
 
 
 def _as_tuple(stop: str | Sequence[str]) -> tuple[str, ...]:

@@ -144,25 +144,30 @@ _REPLICAS = (
 
 def price(scale: float) -> Answer:
     """Tokens per dollar of the largest load of which nearly all requests meet the bounds."""
-    rows, lines = [], []
+    rows: list[Figures] = []
+    lines: dict[str, list[tuple[float, float]]] = {}
     lengths = Lengths(prompt=1024, output=256, spread=0.6, longest_output=1024, longest_prompt=4096)
     for model, hardware, format, tp in _REPLICAS:
         setup = set_up(model, hardware, format=format, tp=tp, max_model_len=8192)
+        requests = round((400 if model == "llama-3.1-70b" else 1000) * scale)
 
-        def does(rate: float, setup: Setup = setup) -> bool:
-            return meets(run(setup, round(400 * scale), rate, lengths))
+        def does(rate: float, setup: Setup = setup, requests: int = requests) -> bool:
+            return meets(run(setup, requests, rate, lengths))
 
         rate = most_rate(does, 1.0, precision=0.05)
-        found = run(setup, round(400 * scale), rate, lengths) if rate else {"total_per_s": 0.0, "output_per_s": 0.0}
-        tokens = found["total_per_s"] * 3600 / setup.price
-        name = f"{model}, {format}, {tp} of {hardware}"
-        rows.append(
-            {"replica": name, "price_per_hour": setup.price, "most_rate": rate, "tokens_per_dollar": tokens}
-            | _some(found, "total_per_s", "output_per_s")
-        )
-        lines.append((name, tokens))
-    top = [Line(name, [(0, tokens / 1e6), (1, tokens / 1e6)]) for name, tokens in lines[:6]]
-    return rows, document("Million tokens per dollar within the bounds, 70B", "", "million tokens per dollar", top)
+        found = run(setup, requests, rate, lengths) if rate else {"total_per_s": 0.0, "output_per_s": 0.0}
+        row = {"model": model, "format": format, "devices": f"{tp} of {hardware}", "price_per_hour": setup.price}
+        row |= {"most_rate": rate, **_some(found, "total_per_s", "output_per_s")}
+        rows.append(row | {"tokens_per_dollar": found["total_per_s"] * 3600 / setup.price})
+        if model == "llama-3.1-70b" and format == "fp8":
+            lines.setdefault(hardware, []).append((setup.price, found["total_per_s"]))
+    plot = document(
+        "Llama-3.1-70B, fp8: tokens per second within the bounds, by price",
+        "dollars per hour of a replica",
+        "total tokens per second",
+        [Line(name, sorted(points)) for name, points in lines.items()],
+    )
+    return rows, plot
 
 
 def replicas(scale: float) -> Answer:

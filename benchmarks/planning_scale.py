@@ -1,7 +1,7 @@
 """A million requests over 256 simulated replicas, on one core; routing policies; and leaping against stepping.
 
 python benchmarks/planning_scale.py scale [--requests 1000000] [--replicas 256]
-python benchmarks/planning_scale.py routers [--requests 40000] [--replicas 16]
+python benchmarks/planning_scale.py routers [--requests 6000] [--replicas 8]
 python benchmarks/planning_scale.py leap [--requests 10000]
 
 scale    Llama-3.1-8B in fp8 on one H100 each, behind the prefix-aware router. Prompts of 256 tokens that a group of
@@ -68,7 +68,7 @@ def routers(requests: int, replicas: int) -> dict[str, Any]:
     rows, lines = [], []
     for router in ROUTERS:
         points = []
-        for rate in (4.0, 8.0, 12.0, 16.0, 20.0):
+        for rate in (5.0, 10.0, 20.0, 30.0, 40.0):
             cluster = setup.cluster(Outcome({"ttft": 500.0}), replicas=replicas, router=router)
             figures = cluster.run(drawn(requests, rate * replicas, 1.0, lengths, seed=0)).to_json()
             ttft = figures["latency_ms"]["ttft"]
@@ -117,7 +117,7 @@ def leap(requests: int, replicas: int) -> dict[str, Any]:
     return {"requests": requests, "tokens": tokens, "preemptions": preemptions, "steps": steps, "equal": True}
 
 
-_DEFAULTS = {"scale": (scale, 1_000_000, 256), "routers": (routers, 40_000, 16), "leap": (leap, 10_000, 2)}
+_DEFAULTS = {"scale": (scale, 1_000_000, 256), "routers": (routers, 6000, 8), "leap": (leap, 10_000, 2)}
 
 
 def main() -> None:

@@ -4,13 +4,14 @@ import json
 import math
 from pathlib import Path
 from statistics import mean, pstdev
+from xml.etree import ElementTree
 
 import pytest
 
 from legato.bench.arrivals import arrivals
 from legato.bench.datasets import Draw, Sample, load, words
 from legato.bench.figures import summarize
-from legato.bench.plot import Line, cdf, chart
+from legato.bench.plot import Line, cdf, chart, document
 from legato.bench.workloads import LAST_ID, last_id_of, standard
 from legato.core.errors import ConfigError
 
@@ -173,3 +174,12 @@ def test_recorded_traffic_can_be_asked_again(tmp_path: Path) -> None:
     assert [sample.max_tokens for sample in (first, second, third)] == [5, 4, 3]
     assert second.prompt[:64] == first.prompt
     assert third.at_s == pytest.approx(0.7)
+
+
+def test_a_plot_can_be_a_file_of_its_own() -> None:
+    text = document("a < b", "x & y", "z", [Line("one < two", [(0, 0), (1, 5)]), Line("empty", [])])
+    root = ElementTree.fromstring(text)  # it is well formed
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a < b", "x & y", "one < two"} <= set(texts)
+    assert "empty" not in texts

@@ -104,3 +104,11 @@ def test_offline_an_engine_failure_is_raised() -> None:
         for _ in range(2):
             with pytest.raises(LegatoError, match="step 2 failed as told"):
                 llm.generate(["one", "two"], SamplingParams(max_tokens=30))
+
+
+def test_tools_reach_the_prompt() -> None:
+    with offline(scripted()) as llm:
+        tools = [{"type": "function", "function": {"name": "get_weather"}}]
+        [result] = llm.chat(TALK, SamplingParams(max_tokens=1), tools=tools)
+        prompt = llm.get_tokenizer().decode(result.prompt_token_ids)
+        assert '{"name": "get_weather"}' in prompt

@@ -135,11 +135,15 @@ class LLM:
         *,
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one talk, or several as one batch. A talk is a list of {"role": ..., "content": ...}."""
+        """Answer one talk, or several as one batch. A talk is a list of {"role": ..., "content": ...}.
+
+        tools: as in the HTTP API, where calls are read out of the text; here they are part of it.
+        """
         talks: Sequence[Any] = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        kwargs = {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
+        kwargs = {"add_generation_prompt": add_generation_prompt, "tools": tools, **(chat_template_kwargs or {})}
         prompts = [(None, self._engine.inputs.chat(talk, **kwargs), None) for talk in talks]
         return self._run(prompts, sampling_params, use_tqdm)
 

@@ -64,6 +64,19 @@ def test_offline_scores_of_the_prompt_and_of_chosen_ids() -> None:
             assert {id: found[id].rank for id in (0, 7)} == {0: 1, 7: None}
 
 
+def test_offline_prefilled_answers_and_templates() -> None:
+    with offline(scripted()) as llm:
+        talk = [*TALK, {"role": "assistant", "content": "It is "}]
+        params = SamplingParams(max_tokens=1)
+        more: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
+        [result] = llm.chat(talk, params, **more)
+        assert llm.get_tokenizer().decode(result.prompt_token_ids).endswith("assistant\nIt is ")
+        [result] = llm.chat(talk, params, chat_template="{{ messages[0].content }}")
+        assert result.prompt_token_ids == byte_tokens("hi")
+        with pytest.raises(RequestError, match="add_generation_prompt"):
+            llm.chat(talk, params, continue_final_message=True)
+
+
 def test_bad_words_are_encoded_with_and_without_a_space() -> None:
     executor = scripted()
     with offline(executor) as llm:

@@ -136,14 +136,29 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one talk, or several as one batch. A talk is a list of {"role": ..., "content": ...}.
 
         tools: as in the HTTP API, where calls are read out of the text; here they are part of it.
+        continue_final_message: the answer goes on with the last message; add_generation_prompt must be False then.
+        chat_template: Jinja text instead of the model's.
         """
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "add_generation_prompt must be False where continue_final_message is True",
+                param="add_generation_prompt",
+            )
         talks: Sequence[Any] = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        kwargs = {"add_generation_prompt": add_generation_prompt, "tools": tools, **(chat_template_kwargs or {})}
+        kwargs = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template": chat_template,
+            "tools": tools,
+            **(chat_template_kwargs or {}),
+        }
         prompts = [(None, self._engine.inputs.chat(talk, **kwargs), None) for talk in talks]
         return self._run(prompts, sampling_params, use_tqdm)
 

@@ -1,10 +1,10 @@
 """What a step costs the scheduler: microseconds of plan + commit, per decoding sequence and per block.
 
-    python benchmarks/scheduler_cost.py [--steps N]
+    python benchmarks/scheduler_cost.py [--steps N] [--policies fcfs priority fair]
 
-Sequences of 512 prompt tokens decode while others wait. The bar: at most 10 us, however many wait. Then long prompts
-are computed, with a prefix cache and without: the difference is what a block costs to name, to keep and to evict. The
-bar: 5 us of CPU time. And what a waiting request takes of memory.
+Sequences of 512 prompt tokens decode while others wait, of 1,000 tenants or 5 priorities. The bar: at most 10 us,
+however many wait. Then long prompts are computed, with a prefix cache and without: the difference is what a block costs
+to name, to keep and to evict. The bar: 5 us of CPU time. And what a waiting request takes of memory.
 """
 
 import argparse
@@ -12,16 +12,17 @@ import statistics
 import time
 import tracemalloc
 from array import array
+from itertools import product
 
 from legato.core.config import SchedulerConfig
-from legato.core.types import CacheGroup, ExecutorInfo, Request, SamplingParams, StepPlan, StepResult
+from legato.core.types import CacheGroup, ExecutorInfo, Request, SamplingParams, Service, StepPlan, StepResult
 from legato.scheduler.scheduler import Scheduler
 
 PROMPT = 512
 CONTEXT = 4096
 
 
-def scheduler_with(running: int, waiting: int) -> Scheduler:
+def scheduler_with(running: int, waiting: int, policy: str = "fcfs") -> Scheduler:
     info = ExecutorInfo(
         name="none",
         cache_groups=(CacheGroup("full", "full", None, num_layers=1, bytes_per_block=0),),
@@ -33,13 +34,20 @@ def scheduler_with(running: int, waiting: int) -> Scheduler:
         vocab_size=50_000,
     )
     config = SchedulerConfig(
-        max_num_seqs=running, max_num_batched_tokens=info.max_rows, max_num_queued_reqs=running + 2 * waiting + 1
+        policy=policy,
+        max_num_seqs=running,
+        max_num_batched_tokens=info.max_rows,
+        max_num_queued_reqs=running + 2 * waiting + 1,
     )
     scheduler = Scheduler(info, config)
     params = SamplingParams(max_tokens=CONTEXT - PROMPT, seed=0, temperature=0.0)
     prompt = tuple(range(PROMPT))
     for index in range(running + waiting):
-        scheduler.add(Request(f"r{index}", prompt, params, arrival_s=0.0, end_token_ids=frozenset({2})))
+        # The first to come have the lowest number, so that none of those that wait takes a place.
+        priority = index * 5 // (running + waiting) if policy == "priority" else 0
+        service = Service(priority=priority, tenant=f"t{index % 1000}")
+        ends = frozenset({2})
+        scheduler.add(Request(f"r{index}", prompt, params, arrival_s=0.0, end_token_ids=ends, service=service))
     return scheduler
 
 
@@ -54,9 +62,9 @@ def result_of(plan: StepPlan) -> StepResult:
     )
 
 
-def microseconds(running: int, waiting: int, steps: int) -> tuple[float, float]:
+def microseconds(running: int, waiting: int, steps: int, policy: str) -> tuple[float, float]:
     """Median cost of plan and of commit, per decoding sequence."""
-    scheduler = scheduler_with(running, waiting)
+    scheduler = scheduler_with(running, waiting, policy)
     planning, committing = [], []
     while len(planning) < steps:
         started = time.perf_counter()
@@ -119,11 +127,13 @@ def waiting_bytes(count: int, length: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300, help="decode steps to measure")
-    steps = parser.parse_args().steps
-    print("running  waiting   plan  commit    sum   (us per decoding sequence)")
-    for running, waiting in ((1, 0), (64, 0), (64, 100), (64, 100_000), (256, 0), (256, 100), (256, 100_000)):
-        plan, commit = microseconds(running, waiting, steps)
-        print(f"{running:7}  {waiting:7}  {plan:5.2f}  {commit:6.2f}  {plan + commit:5.2f}")
+    parser.add_argument("--policies", nargs="+", default=["fcfs", "priority", "fair"])
+    args = parser.parse_args()
+    print("  policy  running  waiting   plan  commit    sum   (us per decoding sequence)")
+    loads = ((1, 0), (64, 0), (64, 100), (64, 100_000), (256, 0), (256, 100), (256, 100_000))
+    for policy, (running, waiting) in product(args.policies, loads):
+        plan, commit = microseconds(running, waiting, args.steps, policy)
+        print(f"{policy:>8}  {running:7}  {waiting:7}  {plan:5.2f}  {commit:6.2f}  {plan + commit:5.2f}")
     without, with_cache = (min(prefill(20, 8192, caching) for _ in range(3)) for caching in (False, True))
     print("waiting  prompt   bytes per waiting request")
     for count, length in ((100, 16), (10_000, 16), (10_000, 1024)):

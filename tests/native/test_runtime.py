@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ import legato._native as native
 from legato.bench.machine import default_level
 from legato.build.lower import lower
 from legato.core.errors import CheckpointError, ConfigError
-from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, OutputPurpose, StepPlan
+from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, StepPlan
 from legato.executor.native import NativeExecutor
 from legato.executor.reference import ReferenceExecutor
 from legato.models import find
-from legato.sampling.reference import sample_row, top_logprobs
 from support.drive import GREEDY, greedy, logits, run, step
 from support.tiny_engines import open_native, tiny_engine, write_tiny
 from support.tiny_models import MemorySource, tiny_config, tiny_source
@@ -127,144 +125,6 @@ def test_all_levels_of_avx512_give_the_same_bits(case: str, kv_cache_dtype: str,
 @pytest.fixture
 def tiny(tmp_path: Path) -> NativeExecutor:
     return open_native(tiny_engine(tmp_path / "tiny.legato"), threads=2)
-
-
-SAMPLING = [
-    {},
-    {"temperature": 1.3, "seed": (1 << 63) + 5, "choice": 3},
-    {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.05, "seed": -2},
-    {
-        "repetition_penalty": 1.4,
-        "presence_penalty": 0.5,
-        "frequency_penalty": 0.3,
-        "prompt": (1, 2, 3),
-        "output": (4, 4),
-    },
-    {"temperature": 1.0, "repetition_penalty": 0.6, "num_logprobs": 4, "seed": 11},
-    {"min_position": 1000, "end_token_ids": tuple(range(0, 80, 3)), "num_logprobs": 0},
-    {"bias_token_ids": (1, 2, 79), "bias_values": (1.5, -100.0, 2.5), "num_logprobs": 3},
-    {"temperature": 1.0, "seed": 12, "allowed_token_ids": (0, 3, 4, 41, 78, 79), "num_logprobs": 2},
-    {"num_logprobs": 2, "logprob_token_ids": (79, 0, 41)},
-    {
-        "num_logprobs": 3,
-        "vocab_size": 37,
-        "temperature": 1.3,
-        "seed": 3,
-        "bias_token_ids": (60,),
-        "bias_values": (9.0,),
-    },
-    {"temperature": 1.0, "seed": 15, "num_logprobs": 0, "logprob_token_ids": (3,)},
-    {
-        "temperature": 1.0,
-        "seed": 14,
-        "output": (1, 2),
-        "bad_words": (
-            *((i,) for i in range(0, 80, 4)),
-            *((a, b) for a in range(80) for b in range(1, 80, 4)),
-            (1, 2, 3),
-        ),
-    },
-    {
-        "temperature": 1.5,
-        "seed": 13,
-        "frequency_penalty": 0.7,
-        "min_position": 12,
-        "end_token_ids": (3, 8),
-        "bias_token_ids": tuple(range(80)),
-        "bias_values": tuple(0.05 * i for i in range(80)),
-        "allowed_token_ids": tuple(range(2, 80, 3)),
-        "num_logprobs": 1,
-    },
-]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("changes", SAMPLING, ids=str)
-def test_tokens_are_those_of_the_reference_sampler(tiny: NativeExecutor, changes: dict[str, Any], masked: bool) -> None:
-    params = replace(GREEDY, **changes)
-    mask = np.packbits(np.arange(80) % 5 != 0, bitorder="little").tobytes() if masked else None
-    output, token = list(params.output), 7
-    for position in range(25):
-        plan = step(tiny.info(), [token], position, reset=params if position == 0 else None)
-        if masked:
-            plan = replace(plan, out_masks=array("i", [0]), masks=(mask,))
-        result = run(tiny, plan)
-        expected = sample_row(tiny.logits[0], params, output, position, mask)
-        token = result.tokens[0]
-        assert token == expected.token
-        np.testing.assert_allclose(result.logprobs[0], expected.logprob, atol=1e-5)
-        assert [id for id, _ in result.top_logprobs[0]] == [id for id, _ in expected.top_logprobs]
-        values = [value for _, value in expected.top_logprobs]
-        np.testing.assert_allclose([value for _, value in result.top_logprobs[0]], values, atol=1e-5)
-        output.append(token)
-
-
-def test_bad_words_end_nowhere_in_the_output(tiny: NativeExecutor) -> None:
-    """Greedy, and each pair of tokens that came out is bad the next time."""
-    words: list[tuple[int, ...]] = []
-    for _ in range(6):
-        output = [7]
-        for position in range(12):
-            reset = replace(GREEDY, bad_words=tuple(words), output=(7,)) if position == 0 else None
-            output.append(run(tiny, step(tiny.info(), [output[-1]], position, reset=reset)).tokens[0])
-        pairs = list(pairwise(output))
-        assert not set(pairs) & set(words)
-        words += pairs
-
-
-def test_output_rows_beyond_the_workspace_are_computed_in_pieces(tmp_path: Path) -> None:
-    """Log probabilities of all rows of a step, whatever the number of rows whose logits are held at once."""
-    path = tiny_engine(tmp_path / "tiny.legato")
-    found = []
-    for max_seqs in (1, 3, 64):
-        executor = open_native(path, threads=2, max_seqs=max_seqs)
-        scored = replace(GREEDY, num_prompt_logprobs=2, num_logprobs=3)
-        plan = step(executor.info(), TOKENS, 0, reset=scored)
-        purposes = array("b", [OutputPurpose.PROMPT_LOGPROBS] * 49 + [OutputPurpose.SAMPLE])
-        plan = replace(plan, out_purposes=purposes, out_targets=array("i", [*TOKENS[1:], -1]))
-        result = run(executor, plan)
-        assert list(result.tokens[:49]) == [-1] * 49
-        found.append((result.tokens, result.logprobs, result.top_logprobs))
-    assert found[0] == found[1] == found[2]
-    reference = logits(executor, TOKENS)
-    for i, target in enumerate(TOKENS[1:]):
-        logprob, top = top_logprobs(reference[i], target, 2)
-        np.testing.assert_allclose(found[0][1][i], logprob, atol=1e-5)
-        assert [token for token, _ in found[0][2][i]] == [token for token, _ in top]
-
-
-def test_a_row_without_an_allowed_token_is_a_fault(tiny: NativeExecutor) -> None:
-    plan = step(tiny.info(), [1, 2], 0, outputs=[1], reset=GREEDY)
-    result = run(tiny, replace(plan, out_masks=array("i", [0]), masks=(bytes(10),)))
-    assert list(result.tokens) == [-1]
-    assert list(result.faults) == [0, 1]
-
-
-def test_a_slot_may_allow_less_than_the_mask_and_more(tiny: NativeExecutor) -> None:
-    only = replace(GREEDY, allowed_token_ids=(5, 5, 6))
-    plan = step(tiny.info(), [1], 0, reset=only)
-    assert run(tiny, plan).tokens[0] in (5, 6)
-    masked = replace(plan, out_masks=array("i", [0]), masks=(bytes([1 << 6]) + bytes(9),))
-    assert list(run(tiny, masked).tokens) == [6]
-    apart = replace(plan, out_masks=array("i", [0]), masks=(bytes([1 << 7]) + bytes(9),))
-    assert list(run(tiny, apart).tokens) == [-1]
-    assert run(tiny, step(tiny.info(), [1], 0, reset=GREEDY)).tokens == run(tiny, step(tiny.info(), [1], 0)).tokens
-
-
-def test_biases_leave_the_logits_alone(tiny: NativeExecutor) -> None:
-    run(tiny, step(tiny.info(), [1], 0, reset=GREEDY))
-    plain = np.array(tiny.logits)
-    biased = replace(GREEDY, bias_token_ids=(9, 9), bias_values=(60.0, 40.0), repetition_penalty=2.0, prompt=(9,))
-    assert list(run(tiny, step(tiny.info(), [1], 0, reset=biased)).tokens) == [9]
-    np.testing.assert_array_equal(tiny.logits, plain)
-
-
-def test_a_reset_forgets_what_was_counted(tiny: NativeExecutor) -> None:
-    penalized = replace(GREEDY, frequency_penalty=2.0)
-    first = [run(tiny, step(tiny.info(), [5], 0, reset=penalized)).tokens[0] for _ in range(2)]
-    assert first[0] == first[1]
-    again = [run(tiny, step(tiny.info(), [5], 0)).tokens[0] for _ in range(3)]
-    assert len({first[0], *again}) > 1
 
 
 def test_a_nan_harms_its_own_row_only(tmp_path: Path) -> None:

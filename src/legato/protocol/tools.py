@@ -70,8 +70,10 @@ def _tool(tool: Any, where: str) -> Tool:
     parameters = {} if parameters is None else parameters
     if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
         raise _error(f"{where}.parameters must be a JSON schema of type object", f"{where}.parameters")
-    if not isinstance(parameters.get("properties"), dict | None):
+    if not isinstance(parameters.get("properties", {}), dict):
         raise _error(f"{where}.parameters.properties must be an object", f"{where}.parameters")
+    if not isinstance(parameters.get("required", []), list):
+        raise _error(f"{where}.parameters.required must be a list", f"{where}.parameters")
     definition = {key: value for key, value in tool.items() if key != "cache_control"}
     return Tool(name, parameters, definition, strict=function.get("strict") is True)
 

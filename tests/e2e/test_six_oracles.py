@@ -1,7 +1,8 @@
 """The six oracles over HTTP, with all features at once, on native kernels: a tiny random model over bytes.
 
 One server computes each request alone: no prefix cache, whole prompts, room for all, one thread. The other one has
-everything on and no room: a warm prefix cache, short chunks, so few blocks that sequences are preempted, two threads.
+everything on and no room: a warm prefix cache, short chunks, so few blocks that sequences are preempted, two threads;
+one of two runs is by fair shares.
 What a request gets from both is the same, bit for bit.
 """
 
@@ -68,17 +69,17 @@ def bodies() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module", params=[("BF16", "bf16"), ("Q4_1", "int8")], ids=str)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+@pytest.fixture(scope="module", params=[("BF16", "bf16", "fcfs"), ("Q4_1", "int8", "fair")], ids=str)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     path = tmp_path_factory.mktemp("engine") / "tiny.legato"
-    weights, kv_cache_dtype = request.param
+    weights, kv_cache_dtype, policy = request.param
     sizes = {"vocab_size": VOCAB, "max_position_embeddings": 1024, "num_hidden_layers": 2}
-    return tiny_engine(path, dtype=lambda name: weights, **sizes), kv_cache_dtype
+    return tiny_engine(path, dtype=lambda name: weights, **sizes), kv_cache_dtype, policy
 
 
 @pytest.fixture(scope="module")
-def alone(model: tuple[Path, str]) -> list[dict[str, Any]]:
-    path, kv_cache_dtype = model
+def alone(model: tuple[Path, str, str]) -> list[dict[str, Any]]:
+    path, kv_cache_dtype, _ = model
     executor = open_native(path, kv_cache_dtype=kv_cache_dtype, num_blocks=400, max_rows=512, threads=1)
     with serving(executor, scheduler=SchedulerConfig(enable_prefix_caching=False)) as server:
         answers = [server.complete(**body) for body in bodies()]
@@ -118,10 +119,10 @@ class Crowded(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def crowded(model: tuple[Path, str]) -> Iterator[Crowded]:
-    path, kv_cache_dtype = model
+def crowded(model: tuple[Path, str, str]) -> Iterator[Crowded]:
+    path, kv_cache_dtype, policy = model
     executor = Gated(open_native(path, kv_cache_dtype=kv_cache_dtype, num_blocks=NUM_BLOCKS, max_rows=40, threads=2))
-    limits = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=40, long_prefill_token_threshold=11)
+    limits = SchedulerConfig(policy=policy, max_num_seqs=8, max_num_batched_tokens=40, long_prefill_token_threshold=11)
     with serving(executor, scheduler=limits) as server:
         yield Crowded(server, executor.gate)
 

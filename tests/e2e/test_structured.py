@@ -98,6 +98,13 @@ def test_a11_log_probabilities_of_guided_tokens_are_json(letters: Running) -> No
     assert all(len(top) >= 5 for top in choice["logprobs"]["top_logprobs"])
 
 
+def test_a_grammar_that_breaks_in_the_answer_is_the_requests_fault() -> None:
+    with serving(always(-1)) as server:
+        for stream in (False, True):
+            answer = server.post("/v1/completions", prompt="hi", structured_outputs={"regex": "ba"}, stream=stream)
+            assert "grammar allows none" in assert_error(answer, 400, param="structured_outputs.regex")
+
+
 def test_the_end_token_is_chosen_where_the_answer_may_end() -> None:
     with serving(always(EOS)) as server:
         choice = complete(server, structured_outputs={"regex": "[b-z]{2,9}"})

@@ -23,6 +23,7 @@ class Outcome:
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
+    error_param: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
     num_cached: int = field(default=0, compare=False)  # how the tokens came about, not what they are
     num_pinned: int = field(default=0, compare=False)
@@ -61,7 +62,8 @@ def record(outcomes: Outcomes, events: Iterable[TokenEvent]) -> None:
             assert outcome.prompt_logprobs is None, "said once"
             outcome.prompt_logprobs = event.prompt_logprobs
         outcome.num_pinned += event.num_pinned
-        outcome.finish, outcome.stop_token, outcome.error = event.finish, event.stop_token, event.error
+        outcome.finish, outcome.stop_token = event.finish, event.stop_token
+        outcome.error, outcome.error_param = event.error, event.error_param
 
 
 def step(scheduler: Scheduler, executor: Executor, outcomes: Outcomes, in_flight: "deque[StepPlan]") -> None:

@@ -367,6 +367,7 @@ class TokenEvent:
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
+    error_param: str | None = None  # the field of the request that is to blame for it, if one is
     num_cached: int = 0  # prompt tokens served from the prefix cache, on the event of the first token
     prompt_logprobs: PromptLogprobs | None = None  # where asked for, on the event of the first token
     num_restored: int = 0  # those of them that came back from the host tier

@@ -26,6 +26,7 @@ class Output:
     finish: FinishReason | None = None
     stop: str | int | None = None
     error: str | None = None
+    error_param: str | None = None
     num_cached: int = 0
     num_restored: int = 0
     num_pinned: int = 0

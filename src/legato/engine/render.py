@@ -89,6 +89,7 @@ class Renderer:
             finish=event.finish if stop_string is None else FinishReason.STOP,
             stop=stop,
             error=event.error,
+            error_param=event.error_param,
             num_cached=choice.num_cached,
             prompt_logprobs=event.prompt_logprobs,
             num_restored=choice.num_restored,

@@ -32,7 +32,8 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
             events.append(end_without_token(ledger, sequence, Event.ERROR, FAULT))
         elif output >= 0 and result.tokens[output] < 0:
             why = NO_TOKEN if sequence.matcher is None else NO_TOKEN_FITS
-            events.append(end_without_token(ledger, sequence, Event.ERROR, why))
+            failed = end_without_token(ledger, sequence, Event.ERROR, why)
+            events.append(replace(failed, error_param=_grammar_field(sequence)))
         else:
             ledger.keep_prefix(sequence, start, start + num_rows)
             _note_scores(sequence, result, scored)
@@ -100,8 +101,14 @@ def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output
         finish=finish,
         stop_token=token if finish is FinishReason.STOP and not _is_complete(sequence) else None,
         error=None if sequence.matcher is None else sequence.matcher.failure,
+        error_param=_grammar_field(sequence) if finish is FinishReason.ERROR else None,
         num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
         prompt_logprobs=scores,
         num_restored=min(sequence.num_restored, sequence.num_cached) if position == sequence.num_prompt else 0,
         num_pinned=sequence.num_pinned if position == sequence.num_prompt else 0,
     )
+
+
+def _grammar_field(sequence: Sequence) -> str | None:
+    grammar = sequence.request.params.grammar
+    return None if grammar is None else grammar.param

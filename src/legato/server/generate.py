@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from legato.core.answers import AnswerGate, Delta
-from legato.core.errors import LegatoError, QueueFullError
+from legato.core.errors import LegatoError, QueueFullError, RequestError
 from legato.core.types import BeamOptions, FinishReason, Request
 from legato.engine.beam_stream import BeamStream
 from legato.engine.client import EngineClient, OutputStream
@@ -54,7 +54,7 @@ class Generation:
         return sum(len(r.prompt) + r.params.n * min(r.params.max_tokens or 0, ASSUMED_ANSWER) for r in self.requests)
 
     async def whole(self, meter: Meter) -> bytes:
-        """The body of the answer once all choices have ended. EngineError or QueueFullError when one failed."""
+        """The body of the answer once all choices have ended; the error of one that failed (see `_raise_if_failed`)."""
         tally = _Tally(self.requests, self.style)
         scores = self._scores()
         answers = Answers(self.new_reader, tally.num_choices)
@@ -147,10 +147,13 @@ class Generation:
         return Scores(self.requests, self.tokenizer, self.reply.chat, self.style, self.echoes)
 
     def _raise_if_failed(self, output: Output) -> None:
+        """RequestError where a field of the request is to blame, QueueFullError where the engine ended, EngineError."""
         if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
             message = output.error or "the request was aborted"
             if self.client.failure is not None:
                 raise QueueFullError(message, status=503, retry_after_s=5)
+            if output.error_param is not None:
+                raise RequestError(message, param=output.error_param)
             raise EngineError(message)
 
 

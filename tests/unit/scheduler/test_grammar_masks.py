@@ -127,6 +127,7 @@ def test_a_matcher_that_breaks_ends_its_sequence_only() -> None:
     other = make_request("other", [2], max_tokens=5, seed=9)
     outcomes = drive(scheduler_for(fake), fake, [broken, other])
     assert (outcomes["broken", 0].finish, outcomes["broken", 0].error) == (FinishReason.ERROR, "it broke")
+    assert outcomes["broken", 0].error_param == "grammar"
     assert outcomes["other", 0].finish is FinishReason.LENGTH
 
 

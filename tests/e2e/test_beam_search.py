@@ -1,13 +1,15 @@
 """Beam search over HTTP on a tiny model: exactly the beams of a plain search, whole, streamed and in a crowd."""
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import MODEL, Running, assert_error, running
+from harness import MODEL, Running, assert_error, running, wait_until
 
 from legato.core.config import EngineConfig, SchedulerConfig, ServerConfig
 from legato.engine.assemble import assemble
@@ -103,6 +105,19 @@ def test_p1_beams_do_not_depend_on_the_crowd(server: Running) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert [told(choices) for choices in pool.map(ask, bodies)] == alone
     server.wait_drained()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a22_a_client_that_leaves_ends_the_search(server: Running, stream: bool) -> None:
+    body = {"prompt": PROMPT, "n": 8, "max_tokens": 200, "use_beam_search": True, "stream": stream, "ignore_eos": True}
+    begun = server.engine.loop.stats.steps
+    connection = HTTPConnection(server.url.removeprefix("http://"))
+    connection.request("POST", COMPLETIONS, json.dumps(body), {"content-type": "application/json"})
+    wait_until(lambda: server.engine.loop.stats.steps > begun + 2)
+    connection.close()
+    server.wait_drained()
+    assert server.engine.loop.stats.steps - begun < 200, "it was ended on its way"
+    assert server.complete(PROMPT, max_tokens=1)["choices"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ class ServerState:
         self._stream_interval = stream_interval
         self._permissive_fields = permissive_fields
         self._trusts_templates = trust_request_chat_template
+        self._small = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
 
     def use(self, engine: Engine, client: EngineClient) -> None:
@@ -96,9 +97,14 @@ class ServerState:
         return asked
 
     async def prepare(self, make: Callable[[bytes], _T], data: bytes) -> _T:
-        """`make` of a body; of a large one in a thread, so that streams do not stall meanwhile."""
+        """`make` of a body, so that streams do not stall meanwhile: of a large one in a thread, of small ones one in
+        each turn of the event loop, however many come at once.
+        """
         if len(data) <= LARGE_BODY:
-            return make(data)
+            async with self._small:
+                made = make(data)
+                await asyncio.sleep(0)  # whoever waits for the lock gets it in the next turn
+            return made
         return await asyncio.get_running_loop().run_in_executor(self._threads, make, data)
 
     async def with_grammars(self, generation: Generation) -> Generation:

@@ -1,0 +1,36 @@
+"""Many requests at once: the event loop goes on between them."""
+
+import asyncio
+
+from harness import MODEL, Script, running
+
+from legato.core.config import EngineConfig, ServerConfig
+from legato.engine.assemble import assemble
+from support.byte_level import ASSETS, VOCAB
+from support.scripted import ScriptedExecutor
+
+
+def test_the_event_loop_turns_between_small_bodies_that_come_at_once() -> None:
+    engine = assemble(ScriptedExecutor(vocab_size=VOCAB, emit=Script()), ASSETS, EngineConfig(), MODEL)
+    with running(engine, ServerConfig(port=0)) as server:
+        state = server.server._state
+        seen: list[str] = []
+
+        async def tick() -> None:
+            while True:
+                seen.append("turn")
+                await asyncio.sleep(0)
+
+        async def burst() -> list[int]:
+            ticks = asyncio.ensure_future(tick())
+            bodies = [str(number).encode() for number in range(20)]
+            made = await asyncio.gather(
+                *(state.prepare(lambda data: seen.append("made") or int(data), b) for b in bodies)
+            )
+            ticks.cancel()
+            return made
+
+        made = asyncio.run_coroutine_threadsafe(burst(), server.server.event_loop).result(20)
+        assert made == list(range(20)), "in the order that they came"
+        assert seen.count("made") == 20
+        assert "made made" not in " ".join(seen)

@@ -38,6 +38,7 @@ def test_each_choice_leaves_a_line_with_lengths_and_no_text(tmp_path, capsys):
     assert not {"secret", "hush", "xxxx"} & {str(value) for line in lines for value in line.values()}
     assert set(lines[0]) == {
         "at_s", "prompt_tokens", "cached_tokens", "output_tokens", "finish", "ttft_s", "e2e_s", "hash_size", "hash_ids",
+        "priority", "tenant",
     }  # fmt: skip
     command = ["simulate", "smollm2-135m", "--hardware", "cpu2", "--traffic", "recorded", "--traffic-file", str(path)]
     assert main([*command, "--json", "-"]) == 0

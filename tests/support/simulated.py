@@ -78,7 +78,7 @@ def replay(
     visits: Iterable[Visit], info: ExecutorInfo, config: SchedulerConfig, *, leap: bool, num_replicas: int = 1
 ) -> tuple[Log, list[Replica]]:
     """Serve visits, in turn by that many replicas, to the end."""
-    log, prompts = Log(), Prompts(info.vocab_size)
+    log, prompts = Log(), Prompts(info.vocab_size, priorities=config.policy == "priority")
     cost = Roofline(MODEL, HARDWARE, Numbers("bf16", 2.0, 2.0))
     replicas = [Replica(info, cost, config, log, leap=leap) for _ in range(num_replicas)]
     queue = [(visit.at_s, index, visit) for index, visit in enumerate(visits)]

@@ -31,6 +31,8 @@ class TraceRow:
     tokens_out: int
     hash_ids: tuple[int, ...] = ()
     hash_size: int = MOONCAKE_BLOCK
+    priority: int = 0
+    tenant: str = ""
 
 
 def read_trace(kind: str, path: Path) -> list[TraceRow]:
@@ -83,7 +85,9 @@ def _recorded(path: Path) -> Iterator[TraceRow]:
         tokens_in, tokens_out = (_count(value, name, line) for name in ("prompt_tokens", "output_tokens"))
         ids = _ids(value, line)
         size = _count(value, "hash_size", line) if ids else MOONCAKE_BLOCK
-        yield _row(line, float(field(value, "at_s", (int, float), line)), tokens_in, tokens_out, ids, size)
+        row = _row(line, float(field(value, "at_s", (int, float), line)), tokens_in, tokens_out, ids, size)
+        whose = {"priority": 0, "tenant": "", **value}
+        yield replace(row, priority=field(whose, "priority", int, line), tenant=field(whose, "tenant", str, line))
 
 
 def _burstgpt(path: Path) -> Iterator[TraceRow]:

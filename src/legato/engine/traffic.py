@@ -2,8 +2,9 @@
 
 One JSON object a line for each choice: at_s (arrival, from the start of the record), prompt_tokens, cached_tokens,
 output_tokens, finish, ttft_s and e2e_s of the whole request (ttft_s: null without a token), and hash_ids: one number
-for each hash_size tokens of the prompt and all before them. The numbers are keyed with a secret that is drawn at each
-start and kept nowhere, so they say which prompts of one run share a beginning and nothing else.
+for each hash_size tokens of the prompt and all before them; the priority, and a name for the tenant. Hashes and names
+are keyed with a secret that is drawn at each start and kept nowhere, so they say which prompts of one run share a
+beginning, which requests a tenant, and nothing else.
 """
 
 import json
@@ -81,7 +82,13 @@ class TrafficRecorder:
                 "e2e_s": round(timeline.end_s - arrival_s, 6),
                 "hash_size": HASH_SIZE,
                 "hash_ids": hash_ids,
+                "priority": timeline.request.service.priority,
+                "tenant": self._name(timeline.request.service.tenant),
             }
+
+    def _name(self, tenant: str) -> str:
+        """The same for the same tenant within a run, and not its name. Empty where there is none."""
+        return blake2b(tenant.encode(), digest_size=6, key=self._secret).hexdigest() if tenant else ""
 
     def _hash_ids(self, prompt: "array[int]") -> Iterator[int]:
         digest = b""

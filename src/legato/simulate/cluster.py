@@ -36,7 +36,7 @@ class Cluster:
         count: int = 1,
         leap: bool = True,
     ) -> None:
-        self._prompts = Prompts(info.vocab_size)
+        self._prompts = Prompts(info.vocab_size, priorities=config.policy == "priority")
         self._router = router
         self._outcome = outcome
         self._loads = [0] * count

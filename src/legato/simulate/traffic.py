@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from legato.bench.traces import TraceRow
 from legato.core.errors import ConfigError
-from legato.core.types import Request, SamplingParams
+from legato.core.types import Request, SamplingParams, Service
 
 __all__ = ["Lengths", "Prompts", "Visit", "drawn", "gaps", "replayed"]
 
@@ -25,6 +25,8 @@ class Visit:
     output_tokens: int
     shared: tuple[int, ...] = ()
     shared_size: int = 0
+    priority: int = 0
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,8 @@ def replayed(rows: Iterable[TraceRow], speed: float = 1.0) -> Iterator[Visit]:
     if not speed > 0:
         raise ConfigError(f"speed must be above 0, not {speed}")
     for row in rows:
-        yield Visit(row.at_s / speed, row.tokens_in, row.tokens_out, row.hash_ids, row.hash_size)
+        at_s = row.at_s / speed
+        yield Visit(at_s, row.tokens_in, row.tokens_out, row.hash_ids, row.hash_size, row.priority, row.tenant)
 
 
 def _cumulated(groups: int) -> Iterator[float]:
@@ -101,9 +104,11 @@ class Prompts:
     base: prefixes are compared from the start, so what follows need not differ.
     """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, *, priorities: bool = False) -> None:
+        """priorities: those of the visits count; a policy that knows none would refuse them."""
         if vocab_size < 4:
             raise ConfigError(f"the model has {vocab_size} tokens: too few to tell prompts apart")
+        self._priorities = priorities
         self._base = vocab_size - 2
         self._params: dict[int, SamplingParams] = {}
         self._count = 0
@@ -116,7 +121,9 @@ class Prompts:
             prompt.extend(self._marked(block, 0, visit.shared_size))
         del prompt[visit.prompt_tokens :]
         prompt.extend(self._marked(self._count, 1, visit.prompt_tokens - len(prompt)))
-        return Request(str(self._count), prompt, self._sampling(visit.output_tokens), visit.at_s)
+        params = self._sampling(visit.output_tokens)
+        service = Service(visit.priority if self._priorities else 0, visit.tenant)
+        return Request(str(self._count), prompt, params, visit.at_s, service=service)
 
     def _marked(self, number: int, kind: int, length: int) -> "array[int]":
         """`length` tokens that begin with the kind (0 or 1) and the number."""

@@ -12,6 +12,7 @@ from legato.bench.arrivals import arrivals
 from legato.bench.datasets import Draw, Sample, load, words
 from legato.bench.figures import summarize
 from legato.bench.plot import Line, cdf, chart, document
+from legato.bench.traces import read_trace
 from legato.bench.workloads import LAST_ID, last_id_of, standard
 from legato.core.errors import ConfigError
 
@@ -174,6 +175,16 @@ def test_recorded_traffic_can_be_asked_again(tmp_path: Path) -> None:
     assert [sample.max_tokens for sample in (first, second, third)] == [5, 4, 3]
     assert second.prompt[:64] == first.prompt
     assert third.at_s == pytest.approx(0.7)
+
+
+def test_recorded_traffic_tells_priority_and_tenant(tmp_path: Path) -> None:
+    row = {"at_s": 1.0, "prompt_tokens": 7, "output_tokens": 4}
+    file = tmp_path / "recorded.jsonl"
+    file.write_text("\n".join(json.dumps(each) for each in ({**row, "priority": -2, "tenant": "a1"}, row)))
+    assert [(each.priority, each.tenant) for each in read_trace("recorded", file)] == [(-2, "a1"), (0, "")]
+    file.write_text(json.dumps({**row, "tenant": 3}))
+    with pytest.raises(ConfigError, match="line 1: tenant"):
+        read_trace("recorded", file)
 
 
 def test_a_plot_can_be_a_file_of_its_own() -> None:

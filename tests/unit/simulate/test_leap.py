@@ -16,16 +16,18 @@ VISITS = st.lists(
         output_tokens=st.integers(1, 80),
         shared=st.sampled_from([(), (1,), (2,)]),
         shared_size=st.just(48),
+        priority=st.integers(0, 2),
+        tenant=st.sampled_from(["a", "b"]),
     ),
     max_size=14,
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     visits=VISITS,
     num_blocks=st.integers(13, 40),
-    policy=st.sampled_from(["fcfs", "fcfs", "static"]),
+    policy=st.sampled_from(["fcfs", "fcfs", "static", "priority", "fair"]),
     caching=st.booleans(),
 )
 def test_leaping_and_stepping_give_the_same_log(visits, num_blocks, policy, caching):

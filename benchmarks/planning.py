@@ -128,17 +128,13 @@ _REPLICAS = (
     ("llama-3.1-70b", "h100x8", "fp8", 8),
     ("llama-3.1-70b", "h100x8", "fp8", 4),
     ("llama-3.1-70b", "h100x8", "fp8", 2),
-    ("llama-3.1-70b", "h200x8", "fp8", 8),
     ("llama-3.1-70b", "h200x8", "fp8", 2),
     ("llama-3.1-70b", "h200x8", "fp8", 1),
-    ("llama-3.1-70b", "a100x8", "bf16", 8),
     ("llama-3.1-70b", "a100x8", "fp8", 8),
     ("llama-3.1-70b", "a100x8", "fp8", 4),
     ("llama-3.1-8b", "h100x8", "fp8", 1),
-    ("llama-3.1-8b", "h200x8", "fp8", 1),
     ("llama-3.1-8b", "a100x8", "fp8", 1),
     ("smollm2-135m", "cpu2", "int8", 1),
-    ("smollm2-135m", "a100x8", "bf16", 1),
 )
 
 
@@ -149,12 +145,12 @@ def price(scale: float) -> Answer:
     lengths = Lengths(prompt=1024, output=256, spread=0.6, longest_output=1024, longest_prompt=4096)
     for model, hardware, format, tp in _REPLICAS:
         setup = set_up(model, hardware, format=format, tp=tp, max_model_len=8192)
-        requests = round((400 if model == "llama-3.1-70b" else 1000) * scale)
+        requests = round((250 if model == "llama-3.1-70b" else 600) * scale)
 
         def does(rate: float, setup: Setup = setup, requests: int = requests) -> bool:
             return meets(run(setup, requests, rate, lengths))
 
-        rate = most_rate(does, 1.0, precision=0.05)
+        rate = most_rate(does, 4.0, precision=0.1)
         found = run(setup, requests, rate, lengths) if rate else {"total_per_s": 0.0, "output_per_s": 0.0}
         row = {"model": model, "format": format, "devices": f"{tp} of {hardware}", "price_per_hour": setup.price}
         row |= {"most_rate": rate, **_some(found, "total_per_s", "output_per_s")}

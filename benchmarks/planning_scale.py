@@ -77,7 +77,7 @@ def routers(requests: int, replicas: int) -> dict[str, Any]:
             rows[-1]["met"] = figures["goodput_share"]
             points.append((rate, ttft["p99"]))
         lines.append(Line(router, points))
-    plot = document("TTFT p99 by load and routing policy", "requests per second and replica", "ms", lines, y_max=3000)
+    plot = document("TTFT p99 by load and routing policy", "requests per second and replica", "ms", lines)
     return {"requests": requests, "replicas": replicas, "rows": rows, "plot": plot}
 
 

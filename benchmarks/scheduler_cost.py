@@ -1,6 +1,6 @@
 """What a step costs the scheduler: microseconds of plan + commit, per decoding sequence and per block.
 
-    python benchmarks/scheduler_cost.py [--steps N] [--policies fcfs priority fair]
+    python benchmarks/scheduler_cost.py [--steps N] [--policies fcfs priority fair deadline]
 
 Sequences of 512 prompt tokens decode while others wait, of 1,000 tenants or 5 priorities. The bar: at most 10 us,
 however many wait. Then long prompts are computed, with a prefix cache and without: the difference is what a block costs
@@ -127,7 +127,7 @@ def waiting_bytes(count: int, length: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300, help="decode steps to measure")
-    parser.add_argument("--policies", nargs="+", default=["fcfs", "priority", "fair"])
+    parser.add_argument("--policies", nargs="+", default=["fcfs", "priority", "fair", "deadline"])
     args = parser.parse_args()
     print("  policy  running  waiting   plan  commit    sum   (us per decoding sequence)")
     loads = ((1, 0), (64, 0), (64, 100), (64, 100_000), (256, 0), (256, 100), (256, 100_000))

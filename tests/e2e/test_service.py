@@ -39,6 +39,22 @@ def test_a_priority_is_taken() -> None:
             assert_error(response, 400, param="priority")
 
 
+def test_targets_are_refused_by_name_or_met_or_refused_with_a_time() -> None:
+    with serving(executor()) as server:
+        for field in ("ttft_target_ms", "e2e_target_ms"):
+            response = server.http.post("/v1/completions", json={"prompt": "hi", field: 100})
+            assert "--policy deadline" in assert_error(response, 400, param=field)
+    with serving(executor(), scheduler=SchedulerConfig(policy="deadline")) as server:
+        assert post(server, ttft_target_ms=5000, e2e_target_ms=30_000) == 200
+        response = server.http.post("/v1/completions", json={"prompt": "hi", "ttft_target_ms": 0})
+        assert_error(response, 400, param="ttft_target_ms")
+        policy = server.engine.loop._scheduler._ledger.policy
+        policy._step_s = 4.0  # type: ignore[attr-defined]
+        response = server.http.post("/v1/completions", json={"prompt": "hi", "ttft_target_ms": 900})
+        assert "missed by about 7." in assert_error(response, 429)
+        assert response.headers["retry-after"] == "8", "rounded up"
+
+
 def tenants(server: Running) -> set[str]:
     lanes = server.engine.loop._scheduler._ledger.policy._lanes  # type: ignore[attr-defined]
     return set(lanes.counters()) - {""}  # the warm-up is nobody's

@@ -15,6 +15,7 @@ from support.tiny_engines import open_native, tiny_engine
 POLICIES = [
     {"policy": "priority"},
     {"policy": "fair"},
+    {"policy": "deadline"},
     {"policy": "static"},
     {"policy": "static", "static_padding": True},
     {"policy": "static", "static_padding": True, "long_prefill_token_threshold": 7},

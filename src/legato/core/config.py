@@ -191,7 +191,7 @@ class SchedulerConfig:
     policy: str = flag(
         "fcfs",
         "who is served first: docs/scheduling.md",
-        choices=("fcfs", "priority", "fair", "static"),
+        choices=("fcfs", "priority", "fair", "deadline", "static"),
         aliases=("scheduling-policy",),
     )
     priority_ageing_s: float | None = flag(

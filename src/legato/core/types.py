@@ -117,6 +117,13 @@ class Service:
 
     priority: int = 0  # policy priority: lower is served first
     tenant: str = ""  # policy fair: whose share of the service it takes; others have no use for it
+    ttft_s: float | None = None  # policy deadline: within which the first token and the whole answer are wanted,
+    e2e_s: float | None = None  # counted from the arrival
+
+    def targets(self) -> dict[str, float]:
+        """Seconds of each target that is set, by the name of its field in a body."""
+        named = {"ttft_target_ms": self.ttft_s, "e2e_target_ms": self.e2e_s}
+        return {name: seconds for name, seconds in named.items() if seconds is not None}
 
 
 @dataclass(frozen=True, slots=True)

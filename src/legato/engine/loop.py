@@ -71,8 +71,17 @@ class EngineLoop:
             if limit_tokens and waiting and tokens + _prompt_tokens(requests) > self._max_queued_tokens:
                 self.metrics.rejected("max_num_queued_tokens")
                 raise QueueFullError(f"{tokens} prompt tokens are waiting already; try again later")
+            self._judge(requests, ahead)
             self._inbox.extend(requests)
             self._wake.notify()
+
+    def _judge(self, requests: Sequence[Request], ahead: Sequence[Request]) -> None:
+        for index, request in enumerate(requests):
+            try:
+                self._scheduler.judge(request, [*ahead, *requests[:index]])
+            except QueueFullError:
+                self.metrics.rejected("deadline")
+                raise
 
     def abort(self, request_id: str) -> None:
         """End a request. It gets a last output with finish reason abort, unless it has ended meanwhile."""

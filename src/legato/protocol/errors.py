@@ -1,6 +1,7 @@
 """OpenAI's error object, and which status each of our errors gets."""
 
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 from legato.core.errors import QueueFullError, RequestError
@@ -29,7 +30,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         status = HTTPStatus.NOT_FOUND if error.code == "model_not_found" else HTTPStatus.BAD_REQUEST
         return status, error_body(status, str(error), param=error.param, code=error.code), {}
     if isinstance(error, QueueFullError):
-        headers = {"retry-after": str(max(1, round(error.retry_after_s)))}
+        headers = {"retry-after": str(max(1, ceil(error.retry_after_s)))}
         code = "queue_full" if error.status == HTTPStatus.TOO_MANY_REQUESTS else "unavailable"
         return error.status, error_body(error.status, str(error), code=code), headers
     status = HTTPStatus.INTERNAL_SERVER_ERROR

@@ -71,6 +71,8 @@ class GenerateBody(Accepted):
     cache_salt: str | None = None
     cache_control: CacheControl | None = None
     priority: int | None = None
+    ttft_target_ms: float | None = None
+    e2e_target_ms: float | None = None
     use_beam_search: bool = False
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -125,7 +127,12 @@ class GenerateBody(Accepted):
 
     def service(self) -> Service:
         """What it asks of the scheduling policy. Whose request it is, is not said in a body."""
-        return Service(priority=self.priority or 0)
+        ttft, e2e = self.ttft_target_ms, self.e2e_target_ms
+        return Service(
+            priority=self.priority or 0,
+            ttft_s=None if ttft is None else ttft / 1000,
+            e2e_s=None if e2e is None else e2e / 1000,
+        )
 
     def _max_tokens(self) -> int | None:
         return self.max_tokens

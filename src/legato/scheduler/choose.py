@@ -2,6 +2,7 @@
 
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
+from legato.scheduler.deadline import Deadline
 from legato.scheduler.fair import Fair, parse_weights
 from legato.scheduler.policies import Fcfs, Policy, Static
 from legato.scheduler.priority import AGEING_S, Priority
@@ -21,6 +22,8 @@ def make_policy(config: SchedulerConfig) -> Policy:
             return Priority(config.priority_ageing_s or AGEING_S)
         case "fair":
             return Fair(parse_weights(config.tenant_weights))
+        case "deadline":
+            return Deadline()
         case "static":
             return Static(pads=config.static_padding)
         case other:

@@ -1,5 +1,6 @@
 """Policies: who is admitted next, who is served before whom, and what a place is worth."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from legato.core.errors import RequestError
@@ -25,6 +26,17 @@ class Policy(Protocol):
 
     def check(self, request: Request) -> None:
         """RequestError where the request asks for what this policy does not do. Any thread."""
+        ...
+
+    def judge(self, request: Request, ahead: Iterable[Request], now_s: float) -> None:
+        """QueueFullError for a request that comes too late to get what it asks for. Any thread.
+
+        ahead: others that have come, and are not in the queue yet.
+        """
+        ...
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
         ...
 
     def may_admit(self, batch_open: bool, rows_wanted: int, max_rows: int) -> bool:
@@ -70,6 +82,7 @@ class Fcfs:
     reuses_prefixes = True
     evicts = False
     takes_priority = False
+    takes_targets = False
 
     def __init__(self, queue: Queue | None = None) -> None:
         self.queue = Fifo() if queue is None else queue
@@ -77,6 +90,15 @@ class Fcfs:
     def check(self, request: Request) -> None:
         if request.service.priority and not self.takes_priority:
             raise RequestError("priority needs a server with --policy priority", param="priority")
+        if not self.takes_targets:
+            for name in request.service.targets():
+                raise RequestError(f"{name} needs a server with --policy deadline", param=name)
+
+    def judge(self, request: Request, ahead: Iterable[Request], now_s: float) -> None:
+        pass
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        pass
 
     def may_admit(self, batch_open: bool, rows_wanted: int, max_rows: int) -> bool:
         return rows_wanted < max_rows

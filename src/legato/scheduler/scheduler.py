@@ -114,6 +114,13 @@ class Scheduler:
         for sequence in sequences:
             ledger.policy.queue.append(sequence)
 
+    def judge(self, request: Request, ahead: Iterable[Request] = ()) -> None:
+        """Refuse a request that would be too late under this policy. Any thread.
+
+        ahead: others that will be added before it. QueueFullError says when to try again.
+        """
+        self._ledger.policy.judge(request, ahead, self._clock())
+
     def abort(self, request_id: str) -> None:
         """End all choices of a request with "abort". One that has ended, or never was, is left alone."""
         for sequence in self._ledger.sequences.get(request_id, ()):
@@ -202,16 +209,16 @@ class Scheduler:
     def _measure(self, plan: StepPlan, planned: "_Planned", ends_s: Iterable[float]) -> None:
         """A step lasts from its plan, or from the end of the step before it if that is later.
 
-        Of several steps each has one pair more per row than the one before. Where no step is bounded nobody asks. A
-        step that restores blocks says nothing about those that do not.
+        Of several steps each has one pair more per row than the one before. Where no step is bounded nobody asks for
+        predictions. A step that restores blocks says nothing about those that do not.
         """
-        if not self._ledger.limits.max_step_ms:
-            return
         began_s = max(planned.began_s, self._committed_s)
-        rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows
         restores = any(copy.source_tier == HOST_TIER for copy in plan.copies)
+        predicts = self._ledger.limits.max_step_ms > 0 and not restores
+        rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows if predicts else 0
         for end_s in ends_s:
-            if not restores:
+            self._ledger.policy.stepped(rows, end_s - began_s)
+            if predicts:
                 self._ledger.step_times.record(rows, pairs, 1000 * (end_s - began_s))
             began_s, pairs = end_s, pairs + rows
         self._committed_s = began_s

@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 
 def part(begin: str, end: str) -> set[str]:
     """Names in code between two lines of the page."""
-    return set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", PAGE.split(begin)[1].split(end)[0]))))
+    return set(re.findall(r"[a-z_][a-z0-9_]*", " ".join(re.findall(r"`([^`]+)`", PAGE.split(begin)[1].split(end)[0]))))
 
 
 WORK = part("**They work:**", "**They are accepted")

@@ -46,7 +46,8 @@ class Storm:
             arrival_s=self.executor.now_s,
         )
         priority = rng.randrange(4) if self.policy == "priority" else 0
-        request = replace(request, service=Service(priority=priority, tenant=f"t{rng.randrange(3)}"))
+        target_s = rng.choice([None, 1.0, 5.0]) if self.policy == "deadline" else None
+        request = replace(request, service=Service(priority, f"t{rng.randrange(3)}", ttft_s=target_s))
         self.scheduler.add(request)
         self.requests[name] = request
 
@@ -74,10 +75,10 @@ class Storm:
         record(self.outcomes, self.scheduler.take_events())
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair", "static"])
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair", "deadline", "static"])
 def test_a_long_storm(policy: str) -> None:
     storm = Storm(policy, seed=1)
-    while storm.scheduler.stats().steps < STEPS // 4:
+    while storm.scheduler.stats().steps < STEPS // 5:
         storm.step()
     storm.add = lambda: None  # type: ignore[method-assign]
     storm.finish()

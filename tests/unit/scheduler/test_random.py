@@ -18,7 +18,7 @@ from support.oracles import assert_drained, assert_same
 from support.scripted import ScriptedExecutor, full_group, window_group
 
 VOCAB = 40
-POLICIES = ["fcfs", "priority", "fair", "static"]
+POLICIES = ["fcfs", "priority", "fair", "deadline", "static"]
 SAMPLING = [
     {},
     {"temperature": 0.0, "n": 1},
@@ -104,7 +104,8 @@ class AnythingHappens(RuleBasedStateMachine):
         fields = {"seed": len(self.requests), "max_tokens": max_tokens, "n": n, **kind}
         points = tuple(Breakpoint(min(at, length), ttl) for at, ttl in sorted(hints))
         request = make_request(name, prompt, ends=[5], arrival_s=self.now, **fields)
-        service = Service(priority=priority if self.policy == "priority" else 0, tenant=tenant)
+        target_s = [None, 1.0, 20.0, 60.0][priority] if self.policy == "deadline" else None
+        service = Service(priority if self.policy == "priority" else 0, tenant, ttft_s=target_s)
         request = replace(request, cache_salt=salt, breakpoints=points, service=service)
         if length >= self.scheduler.context:
             with pytest.raises(RequestError):

@@ -315,10 +315,27 @@ def test_429_when_the_queue_is_full(script: Script) -> None:
     executor = ScriptedExecutor(vocab_size=VOCAB, emit=script)
     config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=2)
     with serving(executor, scheduler=config) as server:
-        response = server.post(COMPLETIONS, prompt=["hi"] * 3)
-        assert_error(response, 429, code="queue_full")
-        assert int(response.headers["retry-after"]) >= 1
+        executor.gate.clear()
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(server.complete, ["hi", "hi"])
+            wait_until(lambda: server.server.client.stats().waiting == 1)
+            response = server.post(COMPLETIONS, prompt=["hi"] * 2)
+            assert_error(response, 429, code="queue_full")
+            assert int(response.headers["retry-after"]) >= 1
+            executor.gate.set()
+            assert len(first.result(20)["choices"]) == 2
         assert len(server.complete(["hi", "hi"])["choices"]) == 2
+
+
+def test_p3_more_choices_than_the_queue_ever_holds_are_400(script: Script) -> None:
+    """No later time would do, so 429 with Retry-After would not be honest."""
+    executor = ScriptedExecutor(vocab_size=VOCAB, emit=script)
+    with serving(executor, scheduler=SchedulerConfig(max_num_queued_reqs=2)) as server:
+        for stream in (False, True):
+            response = server.post(COMPLETIONS, prompt=["hi"] * 3, stream=stream)
+            assert "the queue holds 2" in assert_error(response, 400, param="prompt")
+            assert_error(server.post(COMPLETIONS, prompt="hi", n=3, temperature=1, stream=stream), 400, param="n")
+        server.wait_drained()
 
 
 def test_429_when_too_many_prompt_tokens_wait(script: Script) -> None:

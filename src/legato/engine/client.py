@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from legato.core.errors import QueueFullError
+from legato.core.errors import LegatoError
 from legato.core.types import FinishReason, Request
 from legato.engine.loop import EngineLoop
 from legato.engine.outputs import Output
@@ -109,7 +109,7 @@ class EngineClient:
         self._thread.start()
 
     def submit(self, requests: Sequence[Request], origin: object = None) -> OutputStream:
-        """Queue requests, all or none. QueueFullError when the engine does not take them now.
+        """Queue requests, all or none. QueueFullError or RequestError when the engine does not take them.
 
         origin: what `on_end` is told with the timelines of these requests.
         """
@@ -118,7 +118,7 @@ class EngineClient:
             self._origins[request.request_id] = origin
         try:
             self._loop.submit(requests)
-        except QueueFullError:
+        except LegatoError:
             for request in requests:
                 self._origins.pop(request.request_id, None)
             raise

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from legato.core.config import SchedulerConfig
-from legato.core.errors import LegatoError, QueueFullError
+from legato.core.errors import LegatoError, QueueFullError, RequestError
 from legato.core.types import Executor, FinishReason, Request, SamplingParams, TokenEvent
 from legato.engine.metrics import Metrics
 from legato.engine.outputs import Output
@@ -56,6 +56,7 @@ class EngineLoop:
     def submit(self, requests: Sequence[Request], *, limit_tokens: bool = True) -> None:
         """Queue requests, all or none. QueueFullError when too many wait (429), or the loop has ended (503).
 
+        RequestError for more at once than the queue ever holds, since no later time would do.
         limit_tokens: also refuse prompts that are too long together, unless none waits. They take memory, which costs
         nothing more where the caller keeps them all the same.
         """
@@ -64,7 +65,11 @@ class EngineLoop:
                 raise QueueFullError(self.failure or "the engine is shutting down", status=503, retry_after_s=5)
             ahead = [message for message in self._inbox if isinstance(message, Request)]
             waiting = self.stats.waiting + sum(r.params.n for r in ahead)
-            if waiting + sum(r.params.n for r in requests) > self.max_queued:
+            asked = sum(r.params.n for r in requests)
+            if asked > self.max_queued:
+                message = f"{asked} choices at once, but the queue holds {self.max_queued} (max_num_queued_reqs)"
+                raise RequestError(message, param="n" if len(requests) == 1 else "prompt")
+            if waiting + asked > self.max_queued:
                 self.metrics.rejected("max_num_queued_reqs")
                 raise QueueFullError(f"{waiting} requests are waiting already; try again later")
             tokens = self.stats.waiting_tokens + _prompt_tokens(ahead)

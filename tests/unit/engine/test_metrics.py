@@ -264,9 +264,7 @@ def test_refused_requests_are_counted_by_the_limit() -> None:
     it.loop.submit([request(it, "a" * 15), request(it, "b")])
     for text in ("c", "d" * 9, "e"):
         with pytest.raises(QueueFullError):
-            it.loop.submit(
-                [request(it, text), request(it, text)] if text == "e" else [request(it, text, n=1 + len(text))]
-            )
+            it.loop.submit([request(it, text), request(it, text)] if text == "e" else [request(it, text, n=2)])
     it.loop.step()
     with pytest.raises(QueueFullError):
         it.loop.submit([request(it, "f" * 21)])

@@ -13,7 +13,8 @@ def check_invariants(scheduler: Scheduler) -> None:
     ledger = scheduler._ledger
     live = [sequence for sequences in ledger.sequences.values() for sequence in sequences]
     inside = [*ledger.running, *ledger.held]
-    outside = [sequence for sequence in live if sequence not in ledger.running]
+    running = set(ledger.running)
+    outside = [sequence for sequence in live if sequence not in running]
 
     assert all(sequence.state is State.RUNNING for sequence in ledger.running)
     assert all(sequence.state in (State.WAITING, State.PREEMPTED) for sequence in outside)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-# No memory is touched, the server counts queued tokens, and traffic has no cache hints.
-_UNUSED = ("prefault_kv", "max_num_queued_tokens", "pin_budget")
+# No memory is touched, no disk is simulated, the server counts queued tokens, and traffic has no cache hints.
+_UNUSED = ("prefault_kv", "kv_offloading_size", "kv_offloading_dir", "max_num_queued_tokens", "pin_budget")
 _SLO = ("ttft", "tpot", "e2el")
 
 

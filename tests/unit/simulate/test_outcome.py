@@ -124,6 +124,8 @@ def test_the_command_writes_figures(tmp_path, capsys):
         (("--tp", "2"), "tp: 2"),
         (("--hardware", "tpu"), "hardware: 'tpu'"),
         (("--num-blocks", "0"), "num_blocks"),
+        (("--kv-offloading-size", "1g"), "unknown argument --kv-offloading-size"),
+        (("--pin-budget", "0.1"), "unknown argument --pin-budget"),
     ],
 )
 def test_the_command_refuses_by_name(args, message, capsys):

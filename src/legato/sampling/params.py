@@ -17,6 +17,7 @@ MAX_BIASES = 1024  # entries of logit_bias, and of allowed_token_ids: they wait 
 BIAS_LIMIT = 100.0
 GREEDY_BELOW = 1e-5  # lower temperatures mean 0
 LOWEST_TEMPERATURE = 0.01  # others are raised to this, so that logits / temperature stays finite
+REPETITION_PENALTIES = (1e-6, 1e6)  # logits that are divided or multiplied by it stay finite in fp32
 _INT32_MAX = 2**31 - 1
 _LARGEST_FLOAT = sys.float_info.max
 _LARGEST_SHOWN = 10**20
@@ -45,9 +46,7 @@ def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None
     _check_float("min_p", params.min_p, 0.0, 1.0)
     _check_float("presence_penalty", params.presence_penalty, -2.0, 2.0)
     _check_float("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
-    _check_float("repetition_penalty", params.repetition_penalty, 0.0, None)
-    if params.repetition_penalty == 0:
-        raise RequestError("repetition_penalty must be above 0", param="repetition_penalty")
+    _check_float("repetition_penalty", params.repetition_penalty, *REPETITION_PENALTIES)
     if params.seed is not None:
         _check_int("seed", params.seed, -(2**63), 2**63 - 1)
     _check_stops(params, vocab_size)

@@ -24,7 +24,7 @@ def check(**fields):
         ("min_p", [-0.1, 1.1, 2, NAN]),
         ("presence_penalty", [-2.1, 2.1, 100, -100, NAN]),
         ("frequency_penalty", [-2.1, 2.1, 100, -100, NAN]),
-        ("repetition_penalty", [0, -1, NAN, INF]),
+        ("repetition_penalty", [0, -1, NAN, INF, 1e-46, 1e40]),
         ("seed", [2**63, 2**64, -(2**63) - 1, 1.0, True]),
         ("stop", [("",), ("a", "b", "c", "d", "e"), (3,)]),
         ("stop_token_ids", [(100,), (-1,), (1.5,), (True,), (5279552648203111001,)]),

@@ -36,9 +36,10 @@ def probed(server: Running) -> Iterator[None]:
 INTERNAL = sorted(
     {
         field.name
-        for kind in (types.Request, types.SamplingParams, types.SlotReset, types.StepPlan, types.TokenEvent, Output)
+        for kind in (types.Request, types.SamplingParams, types.SlotReset, types.StepPlan, Output)
         for field in dataclasses.fields(kind)
     }
+    | set(types.TokenEvent._fields)
     | {"data_parallel_rank", "bootstrap_room", "kv_transfer_params", "arrival_time", "is_warm_up", "__class__"}
 )
 

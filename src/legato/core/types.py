@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from legato.core.answers import Reasoning
 from legato.core.grammar import CompiledGrammar, Grammar, StructuredOutputsParams
@@ -358,8 +358,7 @@ class PromptLogprobs:
         return tuple(zip(self.top_ids[part], self.top_logprobs[part], strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """What the scheduler's commit says of one sequence: new tokens, and perhaps its end.
 
     Exactly one event per sequence has `finish` set, and it is the last. `stop_token` is the end or stop id that

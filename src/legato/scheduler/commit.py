@@ -1,14 +1,11 @@
 """Take a step's result into the sequences, and say what is new."""
 
-from array import array
-from dataclasses import replace
-
-from legato.core.types import FinishReason, StepResult, TokenEvent
+from legato.core.types import FinishReason, PromptLogprobs, StepResult, TokenEvent
 from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry
 from legato.scheduler.state import Event, Sequence, State
 
-__all__ = ["commit_result", "commit_tokens", "end_without_token"]
+__all__ = ["commit_result", "commit_token", "end_without_token"]
 
 FAULT = "the computation gave NaN or infinite values"
 NO_TOKEN = "no token could be sampled"
@@ -33,10 +30,11 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
         elif output >= 0 and result.tokens[output] < 0:
             why = NO_TOKEN if sequence.matcher is None else NO_TOKEN_FITS
             failed = end_without_token(ledger, sequence, Event.ERROR, why)
-            events.append(replace(failed, error_param=_grammar_field(sequence)))
+            events.append(failed._replace(error_param=_grammar_field(sequence)))
         else:
             ledger.keep_prefix(sequence, start, start + num_rows)
-            _note_scores(sequence, result, scored)
+            if sequence.scores is not None:
+                _note_scores(sequence.scores, result, scored)
             if output >= 0:
                 events.append(_commit_token(ledger, sequence, result, output))
     return events
@@ -48,19 +46,17 @@ def end_without_token(ledger: Ledger, sequence: Sequence, event: Event, error: s
     return TokenEvent(sequence.request.request_id, sequence.choice, (), finish=sequence.finish_reason, error=error)
 
 
-def _note_scores(sequence: Sequence, result: StepResult, scored: range) -> None:
-    if sequence.scores is None:
-        return
+def _note_scores(scores: PromptLogprobs, result: StepResult, scored: range) -> None:
     for output in scored:
-        sequence.scores.append(result.logprobs[output], result.top_logprobs[output] if result.top_logprobs else ())
+        scores.append(result.logprobs[output], result.top_logprobs[output] if result.top_logprobs else ())
 
 
-def commit_tokens(ledger: Ledger, sequence: Sequence, tokens: "array[int]") -> FinishReason | None:
-    """Append new tokens, of which only the last can end the sequence. Its reason if it did."""
-    sequence.tokens.extend(tokens)
-    sequence.num_tokens += len(tokens)
-    ledger.policy.sampled(sequence, len(tokens))
-    end = _end_after(sequence, tokens[-1])
+def commit_token(ledger: Ledger, sequence: Sequence, token: int) -> FinishReason | None:
+    """Append a new token. How the sequence ended with it, if it did."""
+    sequence.tokens.append(token)
+    sequence.num_tokens += 1
+    ledger.policy.sampled(sequence, 1)
+    end = _end_after(sequence, token)
     if end is not None:
         ledger.end(sequence, end)
     return sequence.finish_reason
@@ -70,43 +66,51 @@ def _end_after(sequence: Sequence, token: int) -> Event | None:
     """How the sequence ends with its new token; None: it goes on. Its matcher sees all tokens but an end token."""
     if token in sequence.end_ids and sequence.num_tokens > sequence.min_end_position:
         return Event.STOP
-    if sequence.matcher is not None:
-        sequence.matcher.accept(token)
-        if sequence.matcher.failure is not None:
+    matcher = sequence.matcher
+    if matcher is not None:
+        matcher.accept(token)
+        if matcher.failure is not None:
             return Event.ERROR
-    if _is_complete(sequence):
-        return Event.STOP
+        if matcher.complete:
+            return Event.STOP
     return Event.LENGTH if sequence.num_tokens == sequence.max_tokens else None
 
 
-def _is_complete(sequence: Sequence) -> bool:
-    """Whether nothing can follow by the grammar: the end without an end token."""
-    return sequence.matcher is not None and sequence.matcher.complete
-
-
 def _commit_token(ledger: Ledger, sequence: Sequence, result: StepResult, output: int) -> TokenEvent:
-    scores, sequence.scores = sequence.scores, None
-    if sequence.request.params.max_tokens == 0:  # the prompt was to be scored, and no more
-        return replace(end_without_token(ledger, sequence, Event.LENGTH), prompt_logprobs=scores)
+    request, params, position = sequence.request, sequence.request.params, sequence.num_tokens
+    if params.max_tokens == 0:  # the prompt was to be scored, and no more
+        return end_without_token(ledger, sequence, Event.LENGTH)._replace(prompt_logprobs=sequence.scores)
     token = result.tokens[output]
-    position = sequence.num_tokens
-    finish = commit_tokens(ledger, sequence, result.tokens[output : output + 1])
-    wants_logprobs = sequence.request.params.logprobs is not None
-    return TokenEvent(
-        request_id=sequence.request.request_id,
-        choice=sequence.choice,
-        tokens=(token,),
-        logprobs=(result.logprobs[output],) if wants_logprobs else (),
-        top_logprobs=(result.top_logprobs[output],) if wants_logprobs and result.top_logprobs else (),
-        finish=finish,
-        stop_token=token if finish is FinishReason.STOP and not _is_complete(sequence) else None,
-        error=None if sequence.matcher is None else sequence.matcher.failure,
-        error_param=_grammar_field(sequence) if finish is FinishReason.ERROR else None,
-        num_cached=sequence.num_cached if position == sequence.num_prompt else 0,
+    finish = commit_token(ledger, sequence, token)
+    event = TokenEvent(request.request_id, sequence.choice, (token,), finish=finish)
+    if params.logprobs is not None:
+        top = (result.top_logprobs[output],) if result.top_logprobs else ()
+        event = event._replace(logprobs=(result.logprobs[output],), top_logprobs=top)
+    if position == sequence.num_prompt:
+        event = _first_event(sequence, event)
+    return event if finish is None else _last_event(sequence, event, token)
+
+
+def _first_event(sequence: Sequence, event: TokenEvent) -> TokenEvent:
+    """An event with what is said once, with the first token."""
+    scores, sequence.scores = sequence.scores, None
+    return event._replace(
+        num_cached=sequence.num_cached,
         prompt_logprobs=scores,
-        num_restored=min(sequence.num_restored, sequence.num_cached) if position == sequence.num_prompt else 0,
-        num_pinned=sequence.num_pinned if position == sequence.num_prompt else 0,
+        num_restored=min(sequence.num_restored, sequence.num_cached),
+        num_pinned=sequence.num_pinned,
     )
+
+
+def _last_event(sequence: Sequence, event: TokenEvent, token: int) -> TokenEvent:
+    """An event with what ended the sequence. Where its grammar was complete, no end token did."""
+    matcher = sequence.matcher
+    if event.finish is FinishReason.ERROR:
+        assert matcher is not None
+        return event._replace(error=matcher.failure, error_param=_grammar_field(sequence))
+    if event.finish is FinishReason.STOP and (matcher is None or not matcher.complete):
+        return event._replace(stop_token=token)
+    return event
 
 
 def _grammar_field(sequence: Sequence) -> str | None:

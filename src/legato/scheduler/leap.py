@@ -8,7 +8,7 @@ of them (the simulated one) may do them in one go.
 from array import array
 
 from legato.core.types import TokenEvent
-from legato.scheduler.commit import commit_tokens
+from legato.scheduler.commit import commit_token
 from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry
 from legato.scheduler.state import State
@@ -67,7 +67,7 @@ def commit_steady(ledger: Ledger, entries: list[Entry], tokens: "list[array[int]
         sequence.num_tokens += len(made) - 1
         ledger.policy.sampled(sequence, len(made) - 1)
         ledger.keep_prefix(sequence, start, start + len(made))
-        finish = commit_tokens(ledger, sequence, made[-1:])
+        finish = commit_token(ledger, sequence, made[-1])
         events.append(
             TokenEvent(
                 sequence.request.request_id,

@@ -15,6 +15,8 @@ __all__ = ["LEAST_ROWS", "Entry", "choose_rows", "write_plan"]
 
 LEAST_ROWS = 16  # of the first in line, whatever a step's time: a prompt of n tokens is behind n / 16 steps at most
 
+_NONE = range(0)
+
 
 class Entry(NamedTuple):
     """The part of one sequence in a step."""
@@ -45,19 +47,18 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     every step, beside any number of decodes.
     """
     running, limits, blocks, pads = ledger.running, ledger.limits, ledger.blocks, ledger.policy.pads
-    decodes = [s.num_computed for s in running if s.num_tokens - s.num_computed <= 1]
-    room = limits.max_rows - sum(s.num_tokens - s.num_computed == 1 for s in running)
-    budget = _time_beside(decodes, ledger) if len(decodes) < len(running) else None
+    all_owed = [s.num_tokens - s.num_computed for s in running]
+    room = limits.max_rows - all_owed.count(1)
+    budget = _time_beside(ledger, all_owed) if max(all_owed, default=0) > 1 else None
     if pads:
         room -= len(ledger.held)
     windowed = any(window is not None for window in blocks.windows)
     shares: list[Share] = []
     index = 0
     while index < len(running):  # take_blocks removes from the end of the list
-        sequence = running[index]
+        sequence, owed = running[index], all_owed[index]
         index += 1
         computed = sequence.num_computed
-        owed = sequence.num_tokens - computed
         rows = owed if owed <= 1 else _chunk(computed, owed, room, limits, budget)
         if rows > 0:
             if windowed:
@@ -77,9 +78,10 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     return shares
 
 
-def _time_beside(decodes: list[int], ledger: Ledger) -> StepBudget | None:
-    """The time for chunks beside sequences that decode at these positions; None: there is no bound."""
+def _time_beside(ledger: Ledger, all_owed: list[int]) -> StepBudget | None:
+    """The time for chunks beside the running sequences that decode; None: there is no bound."""
     limits = ledger.limits
+    decodes = [s.num_computed for s, owed in zip(ledger.running, all_owed, strict=True) if owed <= 1]
     if not limits.max_step_ms or not decodes:
         return None
     least = max(LEAST_ROWS, limits.chunk_align)
@@ -117,39 +119,51 @@ def _held_places(ledger: Ledger, room: int) -> list[Share]:
 
 
 class _Outputs:
-    """The columns of a step's output rows."""
+    """The columns of a step's output rows. Few steps have masks or targets: both are kept by index."""
 
     def __init__(self) -> None:
-        self.rows, self.params, self.targets = array("i"), array("i"), array("i")
-        self.purposes = array("b")
-        self.mask_indices = array("i")
-        self.masks: list[bytes] = []
+        self.rows, self.params, self.purposes = array("i"), array("i"), array("b")
+        self.masks: dict[int, bytes] = {}
+        self._targets: dict[int, int] = {}
 
-    def add(self, sequence: Sequence, first_row: int, start: int, end: int) -> tuple[range, int]:
-        """Output rows of a sequence whose rows from `first_row` on are at positions [start, end).
+    def score(self, sequence: Sequence, first_row: int, start: int, end: int) -> range:
+        """Output rows that score the prompt at positions [start, end), whose rows begin at `first_row`. Their indices.
 
-        Gives the indices of those that score its prompt, and of the one that is sampled (-1 = none).
+        The last token of the prompt is followed by none that is known.
         """
         begin = len(self.rows)
-        if sequence.scores is not None:
-            for position in range(start, min(end, sequence.num_prompt - 1)):
-                row = first_row + position - start
-                self._append(row, sequence.slot, OutputPurpose.PROMPT_LOGPROBS, sequence.tokens[position + 1])
-        scored = range(begin, len(self.rows))
-        if start == end or end != sequence.num_tokens:
-            return scored, -1
-        self._append(first_row + end - start - 1, sequence.slot, OutputPurpose.SAMPLE, -1)
-        if sequence.matcher is not None:
-            self.mask_indices[-1] = len(self.masks)
-            self.masks.append(sequence.matcher.mask)
-        return scored, len(self.rows) - 1
+        for position in range(start, min(end, sequence.num_prompt - 1)):
+            index = self._append(first_row + position - start, sequence.slot, OutputPurpose.PROMPT_LOGPROBS)
+            self._targets[index] = sequence.tokens[position + 1]
+        return range(begin, len(self.rows))
 
-    def _append(self, row: int, slot: int, purpose: OutputPurpose, target: int) -> None:
+    def sample(self, sequence: Sequence, row: int) -> int:
+        """The output row that gives the next token of a sequence. Its index."""
+        index = self._append(row, sequence.slot, OutputPurpose.SAMPLE)
+        if sequence.matcher is not None:
+            self.masks[index] = sequence.matcher.mask
+        return index
+
+    def mask_indices(self) -> "array[int]":
+        """Per output row, as StepPlan.out_masks."""
+        return self._column({index: number for number, index in enumerate(self.masks)})
+
+    def targets(self) -> "array[int]":
+        """Per output row, as StepPlan.out_targets."""
+        return self._column(self._targets)
+
+    def _append(self, row: int, slot: int, purpose: OutputPurpose) -> int:
         self.rows.append(row)
         self.params.append(slot)
         self.purposes.append(purpose)
-        self.targets.append(target)
-        self.mask_indices.append(-1)
+        return len(self.rows) - 1
+
+    def _column(self, values: dict[int, int]) -> "array[int]":
+        """-1 where there is no value; empty when there are none."""
+        column = array("i", [-1]) * (len(self.rows) if values else 0)
+        for index, value in values.items():
+            column[index] = value
+        return column
 
 
 def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[StepPlan, list[Entry]]:
@@ -176,7 +190,8 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
             table_blocks[group].extend(sequence.tables.groups[group])
             table_offsets[group].append(len(table_blocks[group]))
         sequence.num_computed = end
-        scored, output = outputs.add(sequence, first_row, start, end)
+        scored = _NONE if sequence.scores is None else outputs.score(sequence, first_row, start, end)
+        output = outputs.sample(sequence, first_row + num_rows - 1) if start < end == sequence.num_tokens else -1
         if num_padding > 0:
             tokens.extend(sequence.tokens[end - 1 : end] * num_padding)
             positions.extend([end - 1] * num_padding)
@@ -196,13 +211,13 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
         row_offsets=row_offsets,
         seq_slots=seq_slots,
         block_tables=tuple(BlockTable(o, b) for o, b in zip(table_offsets, table_blocks, strict=True)),
-        adapters=adapters if any(adapter >= 0 for adapter in adapters) else array("i"),
+        adapters=adapters if max(adapters) >= 0 else array("i"),
         out_rows=outputs.rows,
         out_purposes=outputs.purposes,
         out_params=outputs.params,
-        out_masks=outputs.mask_indices if outputs.masks else array("i"),
-        masks=tuple(outputs.masks),
-        out_targets=outputs.targets if any(target >= 0 for target in outputs.targets) else array("i"),
+        out_masks=outputs.mask_indices(),
+        masks=tuple(outputs.masks.values()),
+        out_targets=outputs.targets(),
         resets=tuple(resets),
     )
     return plan, entries

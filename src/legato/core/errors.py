@@ -1,6 +1,6 @@
 """Errors that a user can cause. Each message is one line that names the field, file or tensor at fault."""
 
-__all__ = ["CheckpointError", "ConfigError", "LegatoError", "QueueFullError", "RequestError"]
+__all__ = ["CheckpointError", "ConfigError", "EngineError", "LegatoError", "QueueFullError", "RequestError"]
 
 
 class LegatoError(Exception):
@@ -22,6 +22,10 @@ class RequestError(LegatoError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+class EngineError(LegatoError):
+    """A request failed after it was accepted, through no fault of its own (HTTP 500)."""
 
 
 class QueueFullError(LegatoError):

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from math import ceil
 from typing import Any
 
-from legato.core.errors import QueueFullError, RequestError
+from legato.core.errors import EngineError, LegatoError, QueueFullError, RequestError
 from legato.protocol.responses import dump
 
 __all__ = ["describe", "error_body", "error_frame"]
@@ -34,10 +34,12 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         code = "queue_full" if error.status == HTTPStatus.TOO_MANY_REQUESTS else "unavailable"
         return error.status, error_body(error.status, str(error), code=code), headers
     status = HTTPStatus.INTERNAL_SERVER_ERROR
+    if isinstance(error, EngineError):
+        return status, error_body(status, str(error), code="engine_error"), {}
     return status, error_body(status, "internal error; the server's log says more", code="internal_error"), {}
 
 
-def error_frame(message: str, code: str = "engine_error") -> bytes:
-    """An error after the stream began: one event with an error object."""
-    body = error_body(HTTPStatus.INTERNAL_SERVER_ERROR, message, code=code)
+def error_frame(error: LegatoError) -> bytes:
+    """An error after the stream began: one event with the error object that it would have had as an answer."""
+    _, body, _ = describe(error)
     return b"data: " + dump(body) + b"\n\n"

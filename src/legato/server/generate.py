@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from legato.core.answers import AnswerGate, Delta
-from legato.core.errors import LegatoError, QueueFullError, RequestError
+from legato.core.errors import EngineError, LegatoError, QueueFullError, RequestError
 from legato.core.types import BeamOptions, FinishReason, Request
 from legato.engine.beam_stream import BeamStream
 from legato.engine.client import EngineClient, OutputStream
@@ -23,13 +23,9 @@ from legato.server.pace import Pace
 from legato.server.scores import Scores, aside
 from legato.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["EngineError", "Generation"]
+__all__ = ["Generation"]
 
 ASSUMED_ANSWER = 256  # tokens of a choice that may become longer, before it is known how long it is
-
-
-class EngineError(LegatoError):
-    """A request failed after it was accepted (HTTP 500)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class Generation:
         return sum(len(r.prompt) + r.params.n * min(r.params.max_tokens or 0, ASSUMED_ANSWER) for r in self.requests)
 
     async def whole(self, meter: Meter) -> bytes:
-        """The body of the answer once all choices have ended; the error of one that failed (see `_raise_if_failed`)."""
+        """The body of the answer once all choices have ended; the error of one that failed (see `_failure`)."""
         tally = _Tally(self.requests, self.style)
         scores = self._scores()
         answers = Answers(self.new_reader, tally.num_choices)
@@ -73,8 +69,9 @@ class Generation:
                     scored[index] += await aside(long, scores.push, index, output)
                     if long:
                         of_prompt[index] = await aside(long, scores.prompt_body, index, output.prompt_logprobs)
+                    if (failure := self._failure(output)) is not None:
+                        raise failure
                     if output.finish is not None:
-                        self._raise_if_failed(output)
                         reason = answers.finish_reason(index, output)
                         logprobs = await aside(scores.of_prompts, scores.body, scored[index])
                         choice = tally.choice(index, messages[index].text, tokens[index], output, reason, logprobs)
@@ -109,10 +106,10 @@ class Generation:
                 output = pace.push(part)
                 if output is None:
                     continue
-                if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
+                if (failure := self._failure(output)) is not None:
                     if not anything_sent:
-                        self._raise_if_failed(output)
-                    yield b"".join(out) + error_frame(output.error or "the request was aborted")
+                        raise failure
+                    yield b"".join(out) + error_frame(failure)
                     return
                 used = tally.usage() if self.style.continuous_usage else None
                 echo = ""
@@ -146,15 +143,19 @@ class Generation:
     def _scores(self) -> Scores:
         return Scores(self.requests, self.tokenizer, self.reply.chat, self.style, self.echoes)
 
-    def _raise_if_failed(self, output: Output) -> None:
-        """RequestError where a field of the request is to blame, QueueFullError where the engine ended, EngineError."""
-        if output.finish in (FinishReason.ERROR, FinishReason.ABORT):
-            message = output.error or "the request was aborted"
-            if self.client.failure is not None:
-                raise QueueFullError(message, status=503, retry_after_s=5)
-            if output.error_param is not None:
-                raise RequestError(message, param=output.error_param)
-            raise EngineError(message)
+    def _failure(self, output: Output) -> LegatoError | None:
+        """RequestError where a field of the request is to blame, QueueFullError where the engine ended, EngineError.
+
+        None where the choice goes on, or has ended well.
+        """
+        if output.finish not in (FinishReason.ERROR, FinishReason.ABORT):
+            return None
+        message = output.error or "the request was aborted"
+        if self.client.failure is not None:
+            return QueueFullError(message, status=503, retry_after_s=5)
+        if output.error_param is not None:
+            return RequestError(message, param=output.error_param)
+        return EngineError(message)
 
 
 class _Tally:

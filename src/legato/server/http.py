@@ -143,7 +143,7 @@ async def _with_comments(frames: AsyncGenerator[bytes, None], interval_s: float)
             except LegatoError as error:
                 if not commented:
                     raise
-                yield error_frame(str(error))
+                yield error_frame(error)
                 return
             if data is None:
                 return

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.core.errors import QueueFullError, RequestError
+from legato.core.errors import EngineError, QueueFullError, RequestError
 from legato.core.types import SamplingParams
 from legato.protocol.chat import ChatBody, parse_chat
 from legato.protocol.completion import CompletionBody, parse_completion
@@ -90,7 +90,17 @@ def test_what_is_not_ours_is_told_as_an_internal_error_and_no_more() -> None:
     assert "secret" not in json.dumps(body)
     status, body, headers = describe(QueueFullError("full", status=429, retry_after_s=0.2))
     assert (status, body["error"]["type"], headers) == (429, "rate_limit_error", {"retry-after": "1"})
-    assert json.loads(error_frame("x").removeprefix(b"data: "))["error"]["code"] == "engine_error"
+
+
+def test_errors_say_the_same_as_an_answer_and_in_a_stream() -> None:
+    for error, status, kind, param, code in (
+        (EngineError("NaN"), 500, "server_error", None, "engine_error"),
+        (RequestError("none fits", param="bad_words"), 400, "invalid_request_error", "bad_words", None),
+        (QueueFullError("it ended", status=503), 503, "service_unavailable_error", None, "unavailable"),
+    ):
+        expected = {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+        assert describe(error)[:2] == (status, expected)
+        assert json.loads(error_frame(error).removeprefix(b"data: ")) == expected
 
 
 def test_numbers_that_are_no_json_are_never_sent() -> None:

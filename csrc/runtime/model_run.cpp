@@ -238,7 +238,9 @@ void Model::sample_output(const StepInput& step, size_t o, std::span<float> logi
                                         threads_[static_cast<size_t>(thread)].sampling, out.top_logprobs[o]);
   out.tokens[o] = sampled.token;
   out.logprobs[o] = sampled.logprob;
-  out.faults[row] = sampled.token < 0;
+  if (sampled.token >= 0) return;
+  // It is the model's fault only where its logits are: masks, bans and allowed tokens may leave nothing too.
+  kernels_.find_faults(logits.data(), std::ssize(logits), static_cast<int32_t>(logits.size()), 1, &out.faults[row]);
 }
 
 }  // namespace legato

@@ -9,7 +9,7 @@ __all__ = ["commit_result", "commit_token", "end_without_token"]
 
 FAULT = "the computation gave NaN or infinite values"
 NO_TOKEN = "no token could be sampled"
-NO_TOKEN_FITS = "no token could be sampled: the grammar allows none of those that the request's other fields leave"
+NO_TOKEN_FITS = f"{NO_TOKEN}: the grammar allows none of those that the request's other fields leave"
 
 
 def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> list[TokenEvent]:
@@ -30,7 +30,7 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
         elif output >= 0 and result.tokens[output] < 0:
             why = NO_TOKEN if sequence.matcher is None else NO_TOKEN_FITS
             failed = end_without_token(ledger, sequence, Event.ERROR, why)
-            events.append(failed._replace(error_param=_grammar_field(sequence)))
+            events.append(failed._replace(error_param=_narrowing_field(sequence)))
         else:
             ledger.keep_prefix(sequence, start, start + num_rows)
             if sequence.scores is not None:
@@ -116,3 +116,11 @@ def _last_event(sequence: Sequence, event: TokenEvent, token: int) -> TokenEvent
 def _grammar_field(sequence: Sequence) -> str | None:
     grammar = sequence.request.params.grammar
     return None if grammar is None else grammar.param
+
+
+def _narrowing_field(sequence: Sequence) -> str | None:
+    """The field that leaves the fewest tokens to choose from; None: none forbids any."""
+    params = sequence.request.params
+    if params.grammar is None and params.allowed_token_ids:
+        return "allowed_token_ids"
+    return "bad_words" if params.grammar is None and params.bad_words else _grammar_field(sequence)

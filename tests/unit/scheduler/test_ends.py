@@ -247,3 +247,11 @@ def test_no_token_is_an_error():
     outcome = drive(scheduler, executor, [make_request("r", PROMPT)])["r", 0]
     assert (outcome.tokens, outcome.finish) == ([], FinishReason.ERROR)
     assert "no token" in outcome.error
+    assert outcome.error_param is None
+
+
+@pytest.mark.parametrize("fields", [{"allowed_token_ids": (5,), "bad_words": ("x",)}, {"bad_words": ("x",)}])
+def test_where_no_token_is_left_the_field_is_to_blame(fields):
+    executor = ScriptedExecutor(emit=lambda history, params, seen: -1)
+    outcome = drive(scheduler_for(executor), executor, [make_request("r", PROMPT, **fields)])["r", 0]
+    assert (outcome.finish, outcome.error_param) == (FinishReason.ERROR, next(iter(fields)))

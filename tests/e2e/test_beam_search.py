@@ -162,3 +162,10 @@ def test_neutral_values_and_ends(server: Running) -> None:
     late = server.post(COMPLETIONS, **body, stop_token_ids=[first], min_tokens=3).json()["choices"]
     assert all(first not in choice["token_ids"][:3] or len(choice["token_ids"]) > 3 for choice in late)
     assert all(len(choice["token_ids"]) > 3 for choice in late)
+
+
+def test_a_hint_pins_the_prompt_of_a_search_and_usage_tells(server: Running) -> None:
+    body = {"prompt": [11, *PROMPT], "n": 2, "use_beam_search": True, "max_tokens": 2}
+    found = [server.complete(**body, cache_control={"type": "ephemeral"})["usage"] for _ in range(2)]
+    assert [each["cache_creation_input_tokens"] for each in found] == [16, 0]
+    assert [each["cache_read_input_tokens"] for each in found] == [0, 16]

@@ -34,6 +34,7 @@ class BeamStream:
         self._searches = [_search(request, options) for request in requests]
         self._tokenizer = tokenizer
         self._cached = [0] * len(requests)
+        self._pinned = [0] * len(requests)
         self._outputs = self._run()
 
     def __aiter__(self) -> AsyncIterator[list[Output]]:
@@ -69,7 +70,8 @@ class BeamStream:
                     found[output.request_id] = output
         for i, requests in asked:
             if not self._searches[i].live[0].tokens:
-                self._cached[i] = found[requests[0].request_id].num_cached
+                first = found[requests[0].request_id]
+                self._cached[i], self._pinned[i] = first.num_cached, first.num_pinned
             self._searches[i].advance([found[request.request_id].top_logprobs[0] for request in requests])
         return None
 
@@ -107,6 +109,7 @@ class BeamStream:
             finish=FinishReason.STOP if finished.ended else FinishReason.LENGTH,
             stop=last if finished.ended and last not in request.end_token_ids else None,
             num_cached=self._cached[number],
+            num_pinned=self._pinned[number],
         )
 
 

@@ -78,6 +78,11 @@ def test_nothing_gives_nothing(server: Running) -> None:
         ("/tokenize", {"prompt": ["a"]}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [{"role": "king", "content": "a"}]}, "messages[0].role"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "detail": "low"}]}]},
+            "messages[0].content[0].detail",
+        ),
         ("/tokenize", {"messages": TALK, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         ("/tokenize", {"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs"),
         ("/tokenize", {"messages": TALK, "tools": [{}]}, "tools[0].type"),

@@ -9,6 +9,7 @@ __all__ = ["check_messages"]
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _SENT_BACK = ("refusal", "annotations", "audio", "function_call")
+_PART = ("type", "text", "cache_control")
 _REASONING = ("reasoning", "reasoning_content")
 
 
@@ -35,7 +36,7 @@ def _check(message: Any, where: str) -> dict[str, Any]:
         what = "is not supported" if known else "must be system, developer, user, assistant or tool"
         raise _error(f"{where}.role", what)
     checked = {"role": _ROLES[role], "content": message.get("content")}
-    _check_hints(message, where)
+    _check_parts(message, where)
     for name, value in message.items():
         if name in ("role", "content", "cache_control") or value is None:
             continue
@@ -59,12 +60,17 @@ def _check(message: Any, where: str) -> dict[str, Any]:
     return checked
 
 
-def _check_hints(message: dict[str, Any], where: str) -> None:
+def _check_parts(message: dict[str, Any], where: str) -> None:
+    """Hints, and the fields of text parts. Parts of other types are refused where content is made one text."""
     check_hint(message, where)
     content = message.get("content")
     for i, part in enumerate(content if isinstance(content, list) else ()):
         if isinstance(part, dict):
             check_hint(part, f"{where}.content[{i}]")
+        if isinstance(part, dict) and part.get("type") == "text":
+            for name, value in part.items():
+                if name not in _PART and value is not None:
+                    raise _error(f"{where}.content[{i}].{name[:64]}", "is unknown")
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:

@@ -128,6 +128,8 @@ class TenantQueue(Queue):
 class Fair(Fcfs):
     """Admission by the tenants' counters. Work-conserving: a place is given to whoever waits."""
 
+    reorders = True
+
     def __init__(self, weights: dict[str, float] | None = None) -> None:
         self._lanes = TenantQueue(weights or {})
         super().__init__(self._lanes)

@@ -25,7 +25,7 @@ def steady_steps(ledger: Ledger, entries: list[Entry]) -> int:
     blocks = ledger.blocks
     if ledger.policy.pads or len(entries) != len(ledger.running) or any(w is not None for w in blocks.windows):
         return 1
-    if ledger.policy.evicts and len(ledger.policy.queue) > 0:  # who waits may take a place when it has waited longer
+    if len(ledger.policy.queue) > 0 and _may_turn(ledger):
         return 1
     if any(pool.num_pinned for pool in blocks.pools):  # pins end by time, and who waits may enter then
         return 1
@@ -36,6 +36,14 @@ def steady_steps(ledger: Ledger, entries: list[Entry]) -> int:
     while steps > 1 and sum(max(blocks.missing(e.sequence.tables, e.start + steps)) for e in entries) > free:
         steps //= 2
     return steps
+
+
+def _may_turn(ledger: Ledger) -> bool:
+    """Whether one that waits could enter though places and blocks only become fewer.
+
+    Because it has waited longer, and takes a running sequence's place; or because another, smaller one is first now.
+    """
+    return ledger.policy.evicts or (ledger.policy.reorders and ledger.places_taken < ledger.limits.max_places)
 
 
 def _foreseeable(entry: Entry) -> bool:

@@ -23,6 +23,7 @@ class Policy(Protocol):
     pads: bool  # compute rows for held places, and pad prompts to the longest of the batch
     reuses_prefixes: bool  # a sequence may begin with blocks that another one computed
     evicts: bool  # `may_evict` may say yes
+    reorders: bool  # who is first in the queue may change as running sequences get tokens
 
     def check(self, request: Request) -> None:
         """RequestError where the request asks for what this policy does not do. Any thread."""
@@ -81,6 +82,7 @@ class Fcfs:
     pads = False
     reuses_prefixes = True
     evicts = False
+    reorders = False
     takes_priority = False
     takes_targets = False
 

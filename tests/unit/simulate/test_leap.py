@@ -27,7 +27,7 @@ VISITS = st.lists(
 @given(
     visits=VISITS,
     num_blocks=st.integers(13, 40),
-    policy=st.sampled_from(["fcfs", "fcfs", "static", "priority", "fair"]),
+    policy=st.sampled_from(["fcfs", "static", "priority", "fair", "deadline"]),
     caching=st.booleans(),
 )
 def test_leaping_and_stepping_give_the_same_log(visits, num_blocks, policy, caching):
@@ -39,6 +39,16 @@ def test_leaping_and_stepping_give_the_same_log(visits, num_blocks, policy, cach
     assert leapt.launches <= stepped.launches
     assert leapers[0].stats() == steppers[0].stats()
     assert leapers[0].stats().blocks_used == 0
+
+
+def test_counters_that_change_who_is_first_are_not_leapt_over():
+    """Where the large request of one tenant waits for blocks, its neighbour's small one may become the first."""
+    sizes = [("a", 200, 60), ("b", 100, 120), ("b", 200, 60), ("a", 100, 120), ("a", 40, 60), ("b", 20, 120)]
+    visits = [Visit(i / 10_000, prompt, output, tenant=tenant) for i, (tenant, prompt, output) in enumerate(sizes)]
+    config = SchedulerConfig(policy="fair", enable_prefix_caching=False, max_num_seqs=5, max_num_batched_tokens=64)
+    info = tiny_info(num_blocks=26, max_seqs=5)
+    stepped, leapt = (replay(visits, info, config, leap=leap)[0] for leap in (False, True))
+    assert leapt.lines == stepped.lines
 
 
 @pytest.mark.parametrize("rate", [20.0, 200.0])

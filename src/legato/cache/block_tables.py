@@ -1,7 +1,8 @@
 """Which blocks hold which positions of which sequence, in every cache group."""
 
 from array import array
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from legato.cache.block_pool import BlockPool
 from legato.core.types import NO_BLOCK, CacheGroup
@@ -68,6 +69,17 @@ class KvBlocks:
     def num_free(self, *, pinned: bool = True) -> list[int]:
         """Free blocks per group, with those that are pinned or without."""
         return [pool.num_free if pinned else pool.num_free_unpinned for pool in self.pools]
+
+    def num_free_without(self, owners: Collection[BlockTables], *, pinned: bool) -> list[int]:
+        """The same, once these sequences have given back their blocks."""
+        free = self.num_free(pinned=pinned)
+        for group, pool in enumerate(self.pools):
+            owned = Counter(block for tables in owners for block in tables.groups[group][tables.dropped[group] :])
+            free[group] += sum(
+                pool.references(block) == count and (pinned or not pool.is_pinned(block))
+                for block, count in owned.items()
+            )
+        return free
 
     def grow(self, tables: BlockTables, num_positions: int) -> bool:
         """Make `tables` cover positions below `num_positions`. False, and nothing taken, when blocks are short."""

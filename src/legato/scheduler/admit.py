@@ -66,7 +66,7 @@ class _Room:
         ledger, blocks = self._ledger, self._ledger.blocks
         if ledger.places_taken == ledger.limits.max_places:
             return False
-        spare = GUARANTEED_STEPS if first.state is State.PREEMPTED else blocks.block_size
+        spare = self._spare(first)
         reserved = self._reserved.get(spare)
         if reserved is None:
             reserved = self._reserved[spare] = [0] * len(blocks.pools)
@@ -83,18 +83,28 @@ class _Room:
 
     def evict_for(self, first: Sequence) -> bool:
         """Preempt as many as it takes until `first` fits. False: there are no such, or not enough; then none was."""
-        ledger, blocks = self._ledger, self._ledger.blocks
-        if not ledger.policy.evicts or not (victims := self.victims(first)):
+        ledger = self._ledger
+        if not ledger.policy.evicts or not (victims := self.victims(first)) or not self._fits_without(victims, first):
             return False
-        held = [sum(s.tables.length - s.tables.dropped[group] for s in victims) for group in range(len(blocks.pools))]
-        free = blocks.num_free(pinned=len(victims) == len(ledger.running))
-        missing = blocks.missing(first.tables, ledger.policy.positions_to_reserve(first, blocks.block_size))
-        if any(wanted > left + more for wanted, left, more in zip(missing, free, held, strict=True)):
-            return False
-        while victims and not self.fits(first):
+        while not self.fits(first):
             ledger.evict(victims.pop())
             self._count()
-        return self.fits(first)
+        return True
+
+    def _fits_without(self, victims: list[Sequence], first: Sequence) -> bool:
+        """Whether `first` fits once all of these are gone."""
+        ledger, blocks = self._ledger, self._ledger.blocks
+        gone = set(victims)
+        stay = [sequence for sequence in ledger.running if sequence not in gone]
+        wanted = [0] * len(blocks.pools)
+        for sequence in (*stay, first):
+            self._add(wanted, sequence, self._spare(first))
+        free = blocks.num_free_without([victim.tables for victim in victims], pinned=not stay)
+        return all(count <= left for count, left in zip(wanted, free, strict=True))
+
+    def _spare(self, first: Sequence) -> int:
+        """Tokens beyond those known for which everybody's blocks must be free when `first` enters."""
+        return GUARANTEED_STEPS if first.state is State.PREEMPTED else self._ledger.blocks.block_size
 
     def count_in(self, sequence: Sequence) -> None:
         """It was admitted."""

@@ -98,6 +98,20 @@ def test_one_that_counts_more_takes_the_blocks_it_needs_and_not_without_use():
     assert run.running == ["even", "low"], "even has the same priority, and without its blocks there are too few"
 
 
+def test_blocks_that_others_hold_too_are_not_counted_as_room():
+    """The low ones share all but a block each with one that counts more: sending them back would not help."""
+    run = Run(ScriptedExecutor(num_blocks=20, block_size=4))
+    for name, priority in (("even", 0), ("low", 5), ("lower", 5)):
+        request = make_request(name, [*range(40), priority], max_tokens=30)
+        run.scheduler.add(replace(request, service=Service(priority=priority)))
+        run.step(2)
+    large = make_request("large", [9] * 32, max_tokens=2)
+    run.scheduler.add(replace(large, service=Service(priority=0)))
+    run.step()
+    assert run.running == ["even", "low", "lower"]
+    assert run.scheduler.stats().preemptions == 0
+
+
 def test_waiting_counts_as_priority():
     """A low one is behind those only that come within its difference in ageing times."""
     run = Run(max_num_seqs=1, priority_ageing_s=10)

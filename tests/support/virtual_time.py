@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from legato.core.types import ExecutorInfo, StepPlan, StepResult
+from legato.core.types import CacheGroup, ExecutorInfo, StepPlan, StepResult
 
 from .scripted import full_group
 
@@ -54,10 +54,12 @@ class TimedExecutor:
         max_seqs: int = 64,
         max_position: int = 8192,
         chunk_align: int = 1,
+        groups: tuple[CacheGroup, ...] = (full_group(),),
+        host_slots: int = 0,
     ) -> None:
         self._info = ExecutorInfo(
             name="timed",
-            cache_groups=(full_group(),),
+            cache_groups=groups,
             block_size=16,
             num_blocks=num_blocks,
             max_rows=max_rows,
@@ -65,6 +67,7 @@ class TimedExecutor:
             max_position=max_position,
             vocab_size=1000,
             chunk_align=chunk_align,
+            host_slots=host_slots,
         )
         self.cost = cost
         self.now_s = 0.0

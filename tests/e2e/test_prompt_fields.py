@@ -150,5 +150,13 @@ def test_p5_unknown_fields_may_be_let_pass_and_are_named(caplog: pytest.LogCaptu
         many = server.post("/tokenize", prompt="hi", **{f"f{i}": i for i in range(20)})
         assert many.headers["x-legato-ignored-fields"].endswith("f15, ...")
         assert "x-legato-ignored-fields" not in server.post(COMPLETIONS, prompt="hi").headers
+        tool: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+        bare = server.post("/tokenize", messages=TALK, tools=[tool])
+        part = {"type": "text", "text": TALK[0]["content"], "detail": "low"}
+        talk = [{**TALK[0], "content": [part], "mood": "x"}, *TALK[1:]]
+        rich = server.post("/tokenize", messages=talk, tools=[{**tool, "function": {"name": "f", "title": "F"}}])
+        assert rich.json() == bare.json()
+        inner = ["messages[0].content[0].detail", "messages[0].mood", "tools[0].function.title"]
+        assert sorted(rich.headers["x-legato-ignored-fields"].split(", ")) == inner
         assert_error(server.post(COMPLETIONS, prompt="hi", best_of=2), 400, param="best_of")
         assert_error(server.post(COMPLETIONS, prompt="hi", temperature="hot", other=1), 400, param="temperature")

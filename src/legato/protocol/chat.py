@@ -32,9 +32,9 @@ class TemplateFields(Body):
     tools: list[Any] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
-    def tool_use(self) -> ToolUse:
-        """The tools, and whether they are to be called."""
-        return tool_use(self.tools, None, True)
+    def tool_use(self, ignored: list[str] | None = None) -> ToolUse:
+        """The tools, and whether they are to be called. ignored: as of `parse_body`."""
+        return tool_use(self.tools, None, True, ignored)
 
     def template_arguments(self) -> dict[str, Any]:
         """Keyword arguments of legato.engine.inputs.Inputs.chat, those for the template itself among them.
@@ -79,15 +79,15 @@ class ChatBody(GenerateBody, TemplateFields):
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
 
-    def tool_use(self) -> ToolUse:
-        use = tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+    def tool_use(self, ignored: list[str] | None = None) -> ToolUse:
+        use = tool_use(self.tools, self.tool_choice, self.parallel_tool_calls, ignored)
         if use.held and self.use_beam_search:
             raise RequestError("calls held to a grammar are not supported with use_beam_search", param="tool_choice")
         return use
 
-    def talk(self) -> list[dict[str, Any]]:
-        """The messages, their roles and fields checked."""
-        return check_messages(self.messages)
+    def talk(self, ignored: list[str] | None = None) -> list[dict[str, Any]]:
+        """The messages, their roles and fields checked. ignored: as of `parse_body`."""
+        return check_messages(self.messages, ignored)
 
     def hints(self) -> list[Hint]:
         """Where a prefix to be pinned ends. Call `talk` and `tool_use` first, which check them."""

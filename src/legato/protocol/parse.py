@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from legato.core.errors import RequestError
 
-__all__ = ["Accepted", "Body", "parse_body"]
+__all__ = ["Accepted", "Body", "parse_body", "unknown_field"]
 
 
 class Body(BaseModel):
@@ -49,10 +49,8 @@ def parse_body(
         if name in kind.model_fields:
             if value is not None:
                 known[name] = value
-        elif name not in refused and ignored is not None:
-            ignored.append(_short(name))
         elif name not in refused:
-            raise RequestError(f"unknown field: {_short(name)}", param=_short(name), code="unknown_parameter")
+            unknown_field(name, ignored)
         elif value is not None and not any(type(value) is type(v) and value == v for v in refused[name]):
             raise RequestError(f"{name} is not supported", param=name, code="unsupported_parameter")
     try:
@@ -64,6 +62,14 @@ def parse_body(
         return kind.model_validate(known)
     except ValidationError as error:
         raise _request_error(error) from None
+
+
+def unknown_field(name: str, ignored: list[str] | None, where: str = "") -> None:
+    """Note an unknown field of the body, or of the object at `where` in it; RequestError where `ignored` is None."""
+    shown = f"{where}.{_short(name)}" if where else _short(name)
+    if ignored is None:
+        raise RequestError(f"unknown field: {shown}", param=shown, code="unknown_parameter")
+    ignored.append(shown)
 
 
 def _forget_unknown(known: dict[str, Any], error: ValidationError, ignored: list[str]) -> bool:

@@ -21,9 +21,9 @@ class TokenizeBody(TemplateFields):
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
 
-    def talk(self) -> list[dict[str, Any]]:
-        """The messages, their roles and fields checked."""
-        return check_messages(self.messages or [])
+    def talk(self, ignored: list[str] | None = None) -> list[dict[str, Any]]:
+        """The messages, their roles and fields checked. ignored: as of `parse_body`."""
+        return check_messages(self.messages or [], ignored)
 
 
 class DetokenizeBody(Body):

@@ -7,6 +7,7 @@ from typing import Any
 from legato.core.answers import Tool, ToolUse
 from legato.core.errors import RequestError
 from legato.protocol.cache_control import check_hint
+from legato.protocol.parse import unknown_field
 
 __all__ = ["tool_use"]
 
@@ -14,15 +15,18 @@ MAX_TOOLS = 512
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool) -> ToolUse:
-    """What the fields ask for; None where they are left out. RequestError names what is wrong."""
+def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool, ignored: list[str] | None = None) -> ToolUse:
+    """What the fields ask for; None where they are left out. RequestError names what is wrong.
+
+    ignored: as of `parse_body`. What is ignored of a tool is not told to the model either.
+    """
     if tools is None:
         if choice not in (None, "none"):
             raise _error("tool_choice needs tools", "tool_choice")
         return ToolUse()
     if not 1 <= len(tools) <= MAX_TOOLS:
         raise _error(f"tools must hold 1 to {MAX_TOOLS} tools; leave it out where there are none", "tools")
-    known = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+    known = [_tool(tool, f"tools[{i}]", ignored) for i, tool in enumerate(tools)]
     names = [tool.name for tool in known]
     for name in names:
         if names.count(name) > 1:
@@ -48,7 +52,7 @@ def _named(choice: Any) -> str:
     )
 
 
-def _tool(tool: Any, where: str) -> Tool:
+def _tool(tool: Any, where: str, ignored: list[str] | None) -> Tool:
     if not isinstance(tool, dict):
         raise _error(f"{where} must be an object", where)
     if tool.get("type") != "function":
@@ -56,10 +60,10 @@ def _tool(tool: Any, where: str) -> Tool:
     function = tool.get("function")
     if not isinstance(function, dict):
         raise _error(f"{where}.function must be an object", f"{where}.function")
-    _only(tool, ("type", "function", "cache_control"), where)
+    tool = _known(tool, ("type", "function", "cache_control"), where, ignored)
     check_hint(tool, where)
     where = f"{where}.function"
-    _only(function, ("name", "description", "parameters", "strict"), where)
+    function = _known(function, ("name", "description", "parameters", "strict"), where, ignored)
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise _error(f"{where}.name must be 1 to 64 letters, digits, '_', '.' or '-'", f"{where}.name")
@@ -74,14 +78,17 @@ def _tool(tool: Any, where: str) -> Tool:
         raise _error(f"{where}.parameters.properties must be an object", f"{where}.parameters")
     if not isinstance(parameters.get("required", []), list):
         raise _error(f"{where}.parameters.required must be a list", f"{where}.parameters")
-    definition = {key: value for key, value in tool.items() if key != "cache_control"}
+    definition = {**tool, "function": function}
+    definition.pop("cache_control", None)
     return Tool(name, parameters, definition, strict=function.get("strict") is True)
 
 
-def _only(value: dict[str, Any], names: Sequence[str], where: str) -> None:
+def _known(value: dict[str, Any], names: Sequence[str], where: str, ignored: list[str] | None) -> dict[str, Any]:
+    """The fields of an object that have these names."""
     for name in value:
         if name not in names:
-            raise _error(f"{where}.{name[:64]} is unknown", f"{where}.{name[:64]}")
+            unknown_field(name, ignored, where)
+    return {name: each for name, each in value.items() if name in names}
 
 
 def _error(message: str, param: str) -> RequestError:

@@ -118,9 +118,9 @@ class ServerState:
         body = parse_chat(data, ignored)
         reply = self._reply(body, chat=True)
         params = body.sampling(self.inputs.defaults)
-        use = body.tool_use()
+        use = body.tool_use(ignored)
         params = replace(params, grammar=self.dialect.grammar(use, params.grammar))
-        talk, arguments = body.talk(), self.template_arguments(body, use)
+        talk, arguments = body.talk(ignored), self.template_arguments(body, use)
         arguments["add_special_tokens"] = body.add_special_tokens
         prompt = self._truncated(self.inputs.chat(talk, **arguments), body, params)
         hints = body.hints()

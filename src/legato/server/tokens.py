@@ -18,8 +18,8 @@ def tokenize(state: ServerState, data: bytes) -> tuple[dict[str, Any], Sequence[
     if body.prompt is not None:
         tokens = state.inputs.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     else:
-        arguments = state.template_arguments(body, body.tool_use())
-        tokens = state.inputs.chat(body.talk(), add_special_tokens=body.add_special_tokens is True, **arguments)
+        arguments = state.template_arguments(body, body.tool_use(ignored))
+        tokens = state.inputs.chat(body.talk(ignored), add_special_tokens=body.add_special_tokens is True, **arguments)
     texts = None
     if body.return_token_strs:
         texts = [state.tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]

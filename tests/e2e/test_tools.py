@@ -114,6 +114,18 @@ def test_a01_stop_strings_apply_to_calls_as_well(server: Running, saying: Saying
     assert (message["content"], finish) == (("So: " + CALL).split("arguments")[0], "stop")
 
 
+def test_a_forced_call_that_a_stop_string_cuts_is_no_call_to_make(server: Running, saying: Saying) -> None:
+    """Its arguments are no JSON; where the stop string comes behind them, they are."""
+    saying.set(CALL)
+    for stop, arguments, reason in (("ö", '{"city": "K', "stop"), ("</tool", '{"city": "Köln"}', "tool_calls")):
+        body = {"messages": ASK, "tools": TOOLS, "tool_choice": "required", "stop": stop}
+        choice = server.post(CHAT, **body).json()["choices"][0]
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == arguments
+        assert choice["finish_reason"] == reason
+        ends = [each["finish_reason"] for chunk in server.stream(CHAT, **body).chunks for each in chunk["choices"]]
+        assert ends[-1] == reason
+
+
 def test_ids_differ_between_choices(server: Running, saying: Saying) -> None:
     saying.set(CALL + NOW)
     choices = server.post(CHAT, messages=ASK, tools=TOOLS, n=3).json()["choices"]

@@ -24,6 +24,11 @@ class AnswerReader:
         self._show_reasoning = show_reasoning
         self.num_calls = 0
 
+    @property
+    def in_call(self) -> bool:
+        """A call has begun and not ended: its arguments are no JSON yet."""
+        return self._calls is not None and self._calls.in_call
+
     def push(self, text: str, *, last: bool = False) -> list[Delta]:
         """Takes more text; what it adds to the answer. last: no more text follows."""
         reasoning, content = self._split.push(text) if self._split else ("", text)

@@ -39,6 +39,11 @@ Piece = str | CallStart | CallArguments  # a text is content
 class CallReader(Protocol):
     """Takes calls out of the text of one answer. The pieces joined do not depend on how the text was cut."""
 
+    @property
+    def in_call(self) -> bool:
+        """A call was handed out whose arguments have not ended."""
+        ...
+
     def push(self, text: str) -> list[Piece]: ...
     def finish(self) -> list[Piece]: ...
 
@@ -98,6 +103,10 @@ class FoundCalls:
         self._value = 0  # where the text behind the opener begins in the buffer
         self._scanned = 0
         self._scanner: Balanced | None = None
+
+    @property
+    def in_call(self) -> bool:
+        return False  # calls are handed out whole
 
     def push(self, text: str) -> list[Piece]:
         """Takes more text; the pieces that are certain now."""

@@ -68,6 +68,10 @@ class ForcedCalls:
         self._buffer = ""
         self._arguments: Balanced | None = None
 
+    @property
+    def in_call(self) -> bool:
+        return self._arguments is not None
+
     def push(self, text: str) -> list[Piece]:
         """Takes more text; what is certain now."""
         self._buffer += text

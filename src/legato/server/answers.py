@@ -37,6 +37,7 @@ class Answers:
     def finish_reason(self, index: int, output: Output) -> str:
         """OpenAI's word for how a choice ended."""
         assert output.finish is not None
-        if output.finish is FinishReason.STOP and self._readers[index].num_calls:
+        reader = self._readers[index]
+        if output.finish is FinishReason.STOP and reader.num_calls and not reader.in_call:
             return "tool_calls"
         return output.finish.value

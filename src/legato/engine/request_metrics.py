@@ -158,7 +158,7 @@ class RequestMetrics:
             choice = self._live.get((output.request_id, output.choice))
             if choice is None:
                 continue
-            if output.tokens:
+            if output.tokens or output.prompt_logprobs is not None:  # a prompt may be scored and no more
                 tokens += len(output.tokens)
                 self._observe_tokens(choice, output, now)
             if not choice.shown and (output.text or output.finish in (FinishReason.STOP, FinishReason.LENGTH)):

@@ -292,6 +292,14 @@ def test_times_of_a_waiting_request_are_told_apart() -> None:
     assert value(it, "vllm:request_time_per_output_token_seconds_count") == 1, "one token has no gap"
 
 
+def test_a_prompt_that_is_only_scored_counts() -> None:
+    it = engine(ScriptedExecutor(vocab_size=VOCAB))
+    run(it, request(it, "abcdef", max_tokens=0, prompt_logprobs=0))
+    assert value(it, "vllm:prompt_tokens_total") == value(it, "vllm:request_prefill_kv_computed_tokens_sum") == 6
+    assert value(it, "vllm:request_prefill_time_seconds_count") == 1
+    assert value(it, "vllm:generation_tokens_total") == 0
+
+
 def test_a_request_that_never_ran_has_no_first_token() -> None:
     it = engine(ScriptedExecutor(vocab_size=VOCAB), max_num_seqs=1)
     seen = Seen(it)

@@ -1,6 +1,7 @@
 """Many requests at once: the event loop goes on between them."""
 
 import asyncio
+import threading
 
 from harness import MODEL, Script, running
 
@@ -34,3 +35,12 @@ def test_the_event_loop_turns_between_small_bodies_that_come_at_once() -> None:
         assert made == list(range(20)), "in the order that they came"
         assert seen.count("made") == 20
         assert "made made" not in " ".join(seen)
+
+
+def test_bodies_that_may_bring_a_template_are_prepared_aside_of_the_event_loop() -> None:
+    """However small: a template may work for seconds."""
+    engine = assemble(ScriptedExecutor(vocab_size=VOCAB, emit=Script()), ASSETS, EngineConfig(), MODEL)
+    with running(engine, ServerConfig(port=0, trust_request_chat_template=True)) as server:
+        made = server.server._state.prepare(lambda data: threading.current_thread().name, b"{}")
+        name = asyncio.run_coroutine_threadsafe(made, server.server.event_loop).result(20)
+        assert name.startswith("legato-prepare")

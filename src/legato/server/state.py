@@ -97,10 +97,10 @@ class ServerState:
         return asked
 
     async def prepare(self, make: Callable[[bytes], _T], data: bytes) -> _T:
-        """`make` of a body, so that streams do not stall meanwhile: of a large one in a thread, of small ones one in
-        each turn of the event loop, however many come at once.
+        """`make` of a body, so that streams do not stall meanwhile: of a large one, or one that may bring a template,
+        in a thread; of small ones one in each turn of the event loop, however many come at once.
         """
-        if len(data) <= LARGE_BODY:
+        if len(data) <= LARGE_BODY and not self._trusts_templates:
             async with self._small:
                 made = make(data)
                 await asyncio.sleep(0)  # whoever waits for the lock gets it in the next turn

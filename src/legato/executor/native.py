@@ -92,12 +92,8 @@ class NativeExecutor:
             "threads": str(threads),
             "engine_file": path,
         }
-        identity = {
-            "engine": file.digest(),
-            "kernels": hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest(),
-            "isa": chosen.isa,
-            "kv_cache_dtype": kv_dtype,
-        }
+        kernels = hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
+        identity = {"engine": file.digest(), "kernels": kernels, "isa": chosen.isa, "kv_cache_dtype": kv_dtype}
         disk = DiskTier.open(cache, offload_dir, identity, block_bytes)
         info = _info(plan, memory, block_bytes, scheduler, details)
         return cls(runtime, info if disk is None else disk.told_by(info), memory, disk)

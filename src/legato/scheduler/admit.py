@@ -56,9 +56,9 @@ class _Room:
     def rows_before(self, first: Sequence) -> int:
         """Rows that those served before `first` could fill in this step."""
         ledger = self._ledger
-        if not ledger.policy.evicts:
-            return self._rows
         rank = ledger.policy.rank(first, ledger.now_s)
+        if not ledger.running or ledger.running[-1].rank <= rank:
+            return self._rows
         return sum(self._rows_wanted(sequence) for sequence in ledger.running if sequence.rank <= rank)
 
     def fits(self, first: Sequence) -> bool:

@@ -102,6 +102,17 @@ def test_the_earliest_deadline_is_first():
     assert order == ["fast", "whole", "slow", "none"]
 
 
+def test_prompts_that_are_due_later_do_not_keep_one_in_a_hurry_outside():
+    """They would fill every step; it is served before them, so it enters at once."""
+    executor = ScriptedExecutor()
+    scheduler = scheduler_for(executor, policy="deadline", max_num_batched_tokens=32, long_prefill_token_threshold=16)
+    requests = [make_request(f"long{i}", [i] * 300, max_tokens=1) for i in range(2)]
+    urgent = replace(make_request("urgent", [9] * 10, seed=1, max_tokens=1), service=Service(ttft_s=0.5))
+    drive(scheduler, executor, requests, {1: [lambda s: s.add(urgent)]})
+    assert [reset.seed for reset in executor.plans[1].resets] == [1]
+    assert len(executor.plans[1].out_rows) == 1
+
+
 def test_one_without_a_target_is_not_behind_others_for_ever():
     server = Server("deadline")
     server.send("patient", 0.0)

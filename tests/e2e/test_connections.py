@@ -1,19 +1,22 @@
-"""G09: what comes before the body is bounded, in bytes and in time."""
+"""G09: heads are bounded in bytes and in time, bodies in time."""
 
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from harness import Running, Script, serving
+from harness import Running, Script, serving, wait_until
 
-from legato.server import connection
+from legato.server import connection, http
 from legato.server.connection import MAX_HEAD_BYTES
 from support.byte_level import VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
 START = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+HEADERS = b"host: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+BODY_STARTS = b"POST /v1/completions HTTP/1.1\r\n" + HEADERS + b'{"prompt":'
 
 
 @pytest.fixture
@@ -66,6 +69,26 @@ def test_g09_a_head_that_is_too_slow_is_refused(server: Running, monkeypatch: py
         slow.sendall(START)
         assert answer(slow)[0] == 408
         assert silent.recv(1) == b""
+
+
+def test_g09_a_body_that_is_too_slow_is_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.05)
+    with connect(server) as slow:
+        slow.sendall(BODY_STARTS)
+        assert answer(slow) == (408, "the body did not come within 0.05 s")
+
+
+def test_a_body_that_breaks_off_is_no_fault_of_the_server(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    def counted(status: str) -> float | None:
+        labels = {"method": "POST", "status": status, "handler": "/v1/completions"}
+        return server.engine.metrics.registry.get_sample_value("http_requests_total", labels)
+
+    with caplog.at_level(logging.WARNING):
+        with connect(server) as sock:
+            sock.sendall(BODY_STARTS)
+            wait_until(lambda: server.server._state.open_requests == 1)
+        wait_until(lambda: bool(counted("4xx") or counted("5xx")))
+    assert (counted("4xx"), counted("5xx"), caplog.text) == (1, None, "")
 
 
 def test_a20_what_is_not_http_gets_the_error_object(server: Running) -> None:

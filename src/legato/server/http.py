@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,6 +15,7 @@ from legato.protocol.errors import error_body, error_frame
 from legato.protocol.responses import dump
 
 __all__ = [
+    "BODY_TIMEOUT_S",
     "ClientGone",
     "EventStream",
     "HttpError",
@@ -24,6 +26,7 @@ __all__ = [
     "unless_gone",
 ]
 
+BODY_TIMEOUT_S = 120.0  # from the headers of a request to the end of its body
 COMMENT = b": keep-alive\n\n"
 
 _T = TypeVar("_T")
@@ -51,7 +54,10 @@ def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | Non
 
 
 async def read_json_body(request: HttpRequest, limit: int) -> bytes:
-    """The body, at most `limit` bytes of it (413), sent as application/json (415)."""
+    """The body, at most `limit` bytes of it (413), sent as application/json (415) within `BODY_TIMEOUT_S` (408).
+
+    ClientGone where it breaks off.
+    """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpError(415, f"content-type must be application/json, not {kind[:64] or 'missing'!r}")
@@ -59,16 +65,26 @@ async def read_json_body(request: HttpRequest, limit: int) -> bytes:
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > limit:
+                    raise _too_large(limit)
+    except ClientDisconnect:
+        raise ClientGone from None
+    except TimeoutError:
+        raise _unread(408, f"the body did not come within {BODY_TIMEOUT_S:g} s") from None
     return bytes(data)
 
 
 def _too_large(limit: int) -> HttpError:
-    # The rest of the body is not read, so the connection cannot be used again.
-    return HttpError(413, f"the body is larger than {limit} bytes", headers={"connection": "close"})
+    return _unread(413, f"the body is larger than {limit} bytes")
+
+
+def _unread(status: int, message: str) -> HttpError:
+    """The rest of the body is not read, so the connection cannot be used again."""
+    return HttpError(status, message, headers={"connection": "close"})
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

@@ -93,6 +93,23 @@ class PrefixCache:
         """How many of the first blocks of a hit of `length` blocks no later row of a group sees."""
         return min(length, self._blocks.first_seen(group, length * self._blocks.block_size))
 
+    def missing_after(self, chain: Chain, tokens: "array[int]", length: int) -> tuple[int, Prefix | None]:
+        """What of a sequence is found behind its first `length` blocks: up to which length, and the prefix after that.
+
+        None for that prefix where no other whole block could be part of a hit.
+        """
+        most = (len(tokens) - 1) // self._blocks.block_size
+        for found in range(length, most):
+            prefix = self._prefix(chain, tokens, found + 1)
+            if not all(pool.holds(prefix) for pool in self._blocks.pools):
+                return found, prefix
+        return most, None
+
+    def filled(self, chain: Chain, tokens: "array[int]", start: int, end: int) -> list[Prefix]:
+        """The prefixes that end with the blocks that positions [start, end) fill."""
+        size = self._blocks.block_size
+        return [self._prefix(chain, tokens, index + 1) for index in range(start // size, end // size)]
+
     def lost(self, copy: BlockCopy) -> bool:
         """A copy to or from the host tier was not made. Returns whether that makes a block of the device wrong."""
         assert self.host is not None

@@ -8,6 +8,7 @@ from operator import attrgetter
 from legato.cache.block_tables import KvBlocks
 from legato.cache.host_tier import HostTier
 from legato.cache.pins import Pins
+from legato.cache.prefix import Prefix
 from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
@@ -106,6 +107,39 @@ class Ledger:
         skips = sequence.request.params.skip_reading_prefix_cache or sequence.scores_prompt
         return self._prefixes is not None and not skips
 
+    def follows(self, sequence: Sequence, under_way: set[Prefix]) -> bool:
+        """Whether a sequence without rows yet should wait for one more step: it computes what comes next in it.
+
+        under_way: the prefixes that others compute in this step. If not, the sequence has what was computed of its
+        beginning since it was admitted.
+        """
+        if self._prefixes is None or not self._reads_prefixes(sequence):
+            return False
+        length = sequence.num_computed // self.blocks.block_size
+        found, missing = self._prefixes.missing_after(sequence.prefixes, sequence.tokens, length)
+        if missing in under_way:
+            return True
+        if found > length:
+            self.give_back_blocks(sequence)
+            self.take_prefix(sequence)
+        return False
+
+    def filled(self, sequence: Sequence, rows: int) -> list[Prefix]:
+        """The prefixes that the next rows of a running sequence complete."""
+        if self._prefixes is None:
+            return []
+        start = sequence.num_computed
+        return self._prefixes.filled(sequence.prefixes, sequence.tokens, start, start + rows)
+
+    def begin(self, sequence: Sequence) -> None:
+        """A running sequence gets its first rows: what it has found is its hit."""
+        if sequence.run == 1 and self._reads_prefixes(sequence):
+            sequence.num_cached = sequence.num_computed
+            self.prefix_queries += sequence.num_prompt
+            self.prefix_hits += sequence.num_cached
+            self.prefix_hits_host += min(sequence.num_restored, sequence.num_cached)
+        self._pin(sequence, 0, sequence.num_computed)
+
     def keep_prefix(self, sequence: Sequence, start: int, end: int) -> None:
         """Positions [start, end) of a running sequence are computed: others may begin with them."""
         if self._prefixes is not None:
@@ -155,12 +189,6 @@ class Ledger:
         """Give a sequence from the queue a place, after `take_prefix`. More blocks follow as chunks are computed."""
         self.policy.queue.remove(sequence)
         transition(sequence, Event.ADMIT)
-        if sequence.run == 0 and self._reads_prefixes(sequence):
-            sequence.num_cached = sequence.num_computed
-            self.prefix_queries += sequence.num_prompt
-            self.prefix_hits += sequence.num_cached
-            self.prefix_hits_host += min(sequence.num_restored, sequence.num_cached)
-        self._pin(sequence, 0, sequence.num_computed)
         if sequence.matcher is None and (grammar := sequence.request.grammar) is not None:
             room = sequence.max_tokens - sequence.num_prompt
             closes = may_close(sequence.request.params)

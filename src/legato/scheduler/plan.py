@@ -4,6 +4,7 @@ from array import array
 from typing import NamedTuple
 
 from legato.cache.block_tables import KvBlocks
+from legato.cache.prefix import Prefix
 from legato.core.types import BlockTable, OutputPurpose, SlotReset, StepPlan
 from legato.sampling.params import slot_reset
 from legato.scheduler.ledger import Ledger, Limits
@@ -44,7 +45,8 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     A sequence is owed num_tokens - num_computed rows, whatever the reason. One that is owed a single row (it decodes)
     always gets it; the rest of the step goes to the others in order of service, a chunk each. There is always room for
     a chunk (see Limits.max_places), and a few rows whatever time they take (`_chunk`), so the first in line gets on in
-    every step, beside any number of decodes.
+    every step, beside any number of decodes. One that has no rows yet waits while another, before it, computes what it
+    would begin with (`Ledger.follows`).
     """
     running, limits, blocks, pads = ledger.running, ledger.limits, ledger.blocks, ledger.policy.pads
     all_owed = [s.num_tokens - s.num_computed for s in running]
@@ -53,19 +55,28 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     if pads:
         room -= len(ledger.held)
     windowed = any(window is not None for window in blocks.windows)
+    any_new = any(s.wants_reset for s in running)
+    under_way: set[Prefix] = set()
     shares: list[Share] = []
     index = 0
     while index < len(running):  # take_blocks removes from the end of the list
-        sequence, owed = running[index], all_owed[index]
+        sequence, decodes = running[index], all_owed[index] <= 1
         index += 1
+        if sequence.wants_reset and not decodes and ledger.follows(sequence, under_way):
+            continue
         computed = sequence.num_computed
-        rows = owed if owed <= 1 else _chunk(computed, owed, room, limits, budget)
+        owed = sequence.num_tokens - computed
+        rows = owed if decodes else _chunk(computed, owed, room, limits, budget)
         if rows > 0:
             if windowed:
                 blocks.drop_behind_windows(sequence.tables, computed)
             if not take_blocks(ledger, sequence, computed + rows):
                 break
-            if owed > 1:
+            if sequence.wants_reset:
+                ledger.begin(sequence)
+            if any_new:
+                under_way.update(ledger.filled(sequence, rows))
+            if not decodes:
                 room -= rows
                 if budget is not None:
                     budget.spend(computed, rows)

@@ -89,7 +89,7 @@ class Storm:
     def trouble(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Now and then a row is not finite, or blocks do not come back from the host tier."""
         restored = [index for index, copy in enumerate(plan.copies) if copy.source_tier == HOST_TIER]
-        if restored and self.rng.random() < 0.02:
+        if restored and self.rng.random() < 0.05:
             self.num_lost += 1
             result = replace(result, lost_copies=(self.rng.choice(restored),))
         if self.rng.random() < 0.002:

@@ -80,13 +80,26 @@ def test_a_running_sequence_shares_its_blocks():
     assert outcomes["a", 0] == outcomes["b", 0]
 
 
-def test_choices_share_a_prompt_that_is_computed():
-    """Those admitted together compute it each; later ones find it."""
-    request = make_request("r", prompt_of(20), n=3, max_tokens=4)
-    scheduler, executor = pair()
-    assert cached(drive(scheduler, executor, [request])) == [0, 0, 0]
-    scheduler, executor = pair({"max_num_seqs": 1})
-    assert cached(drive(scheduler, executor, [request])) == [0, 16, 16]
+@pytest.mark.parametrize("max_num_seqs", [1, 3])
+@pytest.mark.parametrize("length", [20, 200])
+def test_choices_share_a_prompt_that_is_computed(max_num_seqs, length):
+    """Also those that are admitted together: they wait for the blocks of the first."""
+    scheduler, executor = pair({"max_num_seqs": max_num_seqs, "long_prefill_token_threshold": 64})
+    drive(scheduler, executor, [make_request("r", prompt_of(length), n=3, max_tokens=4)])
+    computed = Counter(position for plan in executor.plans for position in plan.positions)
+    whole = (length - 1) // scheduler._ledger.blocks.block_size * scheduler._ledger.blocks.block_size
+    assert {computed[position] for position in range(whole)} == {1}
+    assert {computed[position] for position in range(whole, length + 3)} == {3}
+    assert scheduler.stats().prefix_hits == 2 * whole
+
+
+def test_one_whose_leader_is_aborted_computes_its_prompt_itself():
+    scheduler, executor = pair({"long_prefill_token_threshold": 64})
+    requests = [make_request(f"r{i}", prompt_of(200), max_tokens=4) for i in range(3)]
+    outcomes = drive(scheduler, executor, requests, {1: [lambda s: s.abort("r0")], 2: [lambda s: s.abort("r1")]})
+    assert outcomes["r2", 0].finish is FinishReason.LENGTH
+    assert len(outcomes["r2", 0].tokens) == 4
+    assert_drained(scheduler)
 
 
 def test_c09_only_equal_salts_and_adapters_share():

@@ -80,6 +80,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) tools/check_system.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip uninstall --quiet --yes setuptools  # older Pythons put it there, and nothing here needs it
 
 # The development tools include the build requirements, so that later builds are incremental.
 $(VENV)/dev: pyproject.toml | $(VENV)/bin/python

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from legato.cli.bench_shared import bounds
 from legato.cli.flags import whole
 from legato.core.errors import ConfigError, LegatoError
 
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from legato.bench.figures import Figures
     from legato.bench.load import Plan, Run
 
-__all__ = ["add_flags", "arrival", "bounds", "make_plan", "measured", "say_failures"]
+__all__ = ["add_flags", "arrival", "make_plan", "measured", "say_failures"]
 
 _BACKENDS = {
     "openai": "/v1/completions",
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
 }
-_BOUNDS = ("ttft", "tpot", "e2el")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -175,21 +175,7 @@ def measured(args: argparse.Namespace, plan: "Plan", outcome: "Run") -> "Figures
 
     closed = args.max_concurrency if args.max_concurrency and plan.times[-1] == 0 else 0
     cohort = closed if closed < len(plan.samples) else 0
-    return evaluate(outcome, goodput=bounds(args.goodput), first_cohort=cohort, fixed_length=args.ignore_eos)
-
-
-def bounds(given: list[str]) -> dict[str, float]:
-    """Milliseconds by name, of texts like ttft:200."""
-    found = {}
-    for text in given:
-        name, _, value = text.partition(":")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"goodput: {text!r} is not NAME:MS") from None
-        if name not in _BOUNDS:
-            raise ConfigError(f"goodput: {name!r} is not one of {', '.join(_BOUNDS)}")
-    return found
+    return evaluate(outcome, goodput=bounds("goodput", args.goodput), first_cohort=cohort, fixed_length=args.ignore_eos)
 
 
 def arrival(args: argparse.Namespace, plan: "Plan") -> str:

@@ -5,7 +5,8 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
-from legato.cli.bench_load import add_flags, arrival, bounds, make_plan, measured, say_failures
+from legato.cli.bench_load import add_flags, arrival, make_plan, measured, say_failures
+from legato.cli.bench_shared import bounds
 from legato.cli.flags import Commands, add_command, whole
 from legato.core.errors import LegatoError
 
@@ -43,7 +44,7 @@ def _run(args: argparse.Namespace) -> int:
     from legato.bench.report import print_figures, write, write_json
 
     seed = secrets.randbits(32) if args.seed is None else args.seed
-    bounds(args.goodput)  # what is wrong there is said before anything is sent
+    bounds("goodput", args.goodput)  # what is wrong there is said before anything is sent
     plan = make_plan(args, args.base_url or f"http://{args.host}:{args.port}", args.model, seed)
     outcome = run(plan, _Progress(len(plan.samples)))
     figures = measured(args, plan, outcome)

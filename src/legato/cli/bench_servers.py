@@ -5,8 +5,8 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from legato.cli.bench_load import add_flags, arrival, bounds, make_plan, measured, say_failures
-from legato.cli.bench_shared import add_rounds, at_least_one
+from legato.cli.bench_load import add_flags, arrival, make_plan, measured, say_failures
+from legato.cli.bench_shared import add_rounds, at_least_one, bounds
 from legato.cli.flags import Commands, add_command
 from legato.core.errors import LegatoError
 
@@ -36,7 +36,7 @@ def _run(args: argparse.Namespace) -> int:
     from legato.bench.servers import compare, side_by_side
 
     at_least_one(args, "rounds")
-    bounds(args.goodput)
+    bounds("goodput", args.goodput)
     seed = secrets.randbits(32) if args.seed is None else args.seed
     plans = [_pair(args, seed + index) for index in range(args.rounds)]
 

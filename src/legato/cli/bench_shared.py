@@ -17,6 +17,7 @@ __all__ = [
     "add_rounds",
     "add_workloads",
     "at_least_one",
+    "bounds",
     "engine_header",
     "say",
     "say_windows",
@@ -24,6 +25,7 @@ __all__ = [
     "workloads",
 ]
 
+_BOUNDED = ("ttft", "tpot", "e2el")
 SEED = 0  # of all workloads that run in this process, so that runs can be compared
 
 
@@ -58,6 +60,20 @@ def at_least_one(args: argparse.Namespace, *names: str) -> None:
     for name in names:
         if getattr(args, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(args, name)}")
+
+
+def bounds(flag: str, given: list[str]) -> dict[str, float]:
+    """Milliseconds by name, of texts like ttft:200. ConfigError names the flag."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition(":")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"{flag}: {text!r} is not NAME:MILLISECONDS") from None
+        if name not in _BOUNDED:
+            raise ConfigError(f"{flag}: {name!r} is not one of {', '.join(_BOUNDED)}")
+    return found
 
 
 def title(name: str, info: "ExecutorInfo") -> str:

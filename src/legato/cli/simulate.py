@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from legato.cli.bench_shared import bounds
 from legato.cli.flags import Commands, add_command, add_flags, whole
 from legato.core.config import CacheConfig, SchedulerConfig, flags
 from legato.core.errors import ConfigError
@@ -19,7 +20,6 @@ __all__ = ["add_to"]
 
 # No memory is touched, no disk is simulated, the server counts queued tokens, and traffic has no cache hints.
 _UNUSED = ("prefault_kv", "kv_offloading_size", "kv_offloading_dir", "max_num_queued_tokens", "pin_budget")
-_SLO = ("ttft", "tpot", "e2el")
 
 
 def add_to(commands: Commands) -> None:
@@ -79,26 +79,14 @@ def _run(args: argparse.Namespace) -> int:
     )
     if args.replicas < 1:
         raise ConfigError(f"replicas must be at least 1, not {args.replicas}")
-    cluster = setup.cluster(Outcome(_slo(args.slo)), replicas=args.replicas, router=args.router, leap=not args.no_leap)
+    slo = bounds("slo", args.slo)
+    cluster = setup.cluster(Outcome(slo), replicas=args.replicas, router=args.router, leap=not args.no_leap)
     outcome = cluster.run(_visits(args))
     if args.json != "-":
         _print(setup, outcome, args.replicas)
     if args.json:
         write_json(args.json, _header(args, setup), _figures(setup, outcome, args.replicas))
     return 0
-
-
-def _slo(pairs: list[str]) -> dict[str, float]:
-    slo = {}
-    for pair in pairs:
-        name, _, value = pair.partition(":")
-        try:
-            slo[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"slo: {pair!r} is not NAME:MILLISECONDS") from None
-        if name not in _SLO:
-            raise ConfigError(f"slo: {name!r} is not one of {', '.join(_SLO)}")
-    return slo
 
 
 _FILES = {"burstgpt": "burstgpt", "mooncake": "timed_trace", "recorded": "recorded"}

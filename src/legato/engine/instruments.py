@@ -5,6 +5,7 @@ One thread writes an instrument, any thread may read it: a reader may miss the o
 
 import math
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -20,7 +21,7 @@ Values = Mapping[tuple[str, ...], float]  # by the values of the extra labels
 _Instrument = TypeVar("_Instrument", bound="Instrument")
 
 
-class Instrument:
+class Instrument(ABC):
     """`labels`: names beside those that all instruments of a set have. `name` has no `_total`."""
 
     def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
@@ -29,9 +30,9 @@ class Instrument:
         self.labels = tuple(labels)
         self.created_s = time.time()
 
+    @abstractmethod
     def family(self, names: Sequence[str], values: Sequence[str]) -> Metric:
         """The family as it is now; `names` and `values` are the labels of the whole set."""
-        raise NotImplementedError
 
 
 class Counter(Instrument):

@@ -5,9 +5,10 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
-from harness import Running, Script, serving, wait_until
+from harness import Running, Script, Streamed, serving, wait_until
 
 from legato.server import connection, http
 from legato.server.connection import MAX_HEAD_BYTES
@@ -35,12 +36,23 @@ def connect(server: Running) -> socket.socket:
 
 def answer(sock: socket.socket) -> tuple[int, str]:
     """Status and error message of all that comes until the connection closes."""
+    lines, body = received(sock)
+    assert b"content-type: application/json" in lines
+    return int(lines[0].split()[1]), json.loads(body)["error"]["message"]
+
+
+def received(sock: socket.socket) -> tuple[list[bytes], bytes]:
+    """Head and body of all that comes until the connection closes."""
     data = b""
     while piece := sock.recv(65536):
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
-    assert b"content-type: application/json" in head
-    return int(head.split()[1]), json.loads(body)["error"]["message"]
+    return head.split(b"\r\n"), body
+
+
+def choice_of(data: bytes) -> dict[str, Any]:
+    choice: dict[str, Any] = json.loads(data)["choices"][0]
+    return choice
 
 
 @pytest.mark.parametrize("filler", [b"a", b"x-many: b\r\n"], ids=["one header", "many headers"])
@@ -89,6 +101,31 @@ def test_a_body_that_breaks_off_is_no_fault_of_the_server(server: Running, caplo
             wait_until(lambda: server.server._state.open_requests == 1)
         wait_until(lambda: bool(counted("4xx") or counted("5xx")))
     assert (counted("4xx"), counted("5xx"), caplog.text) == (1, None, "")
+
+
+@pytest.mark.parametrize("head", [b"", b"connection: keep-alive\r\n"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_http_1_0_gets_no_chunks_and_ends_with_the_connection(server: Running, stream: bool, head: bytes) -> None:
+    body = json.dumps({"prompt": "hi", "stream": stream}).encode()
+    head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with connect(server) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.0\r\n" + head + body)
+        lines, data = received(sock)
+    assert lines[0] == b"HTTP/1.1 200 OK"
+    assert b"connection: close" in lines
+    assert not any(line.startswith(b"transfer-encoding") for line in lines)
+    assert (b"content-length: %d" % len(data) in lines) is not stream
+    text = "".join(Streamed(data.decode()).choices()[0]["deltas"]) if stream else choice_of(data)["text"]
+    assert text == "fine"
+
+
+def test_http_1_0_other_answers(server: Running) -> None:
+    for request, status in ((b"HEAD /health", 200), (b"GET /v1/models", 200), (b"GET /none", 404)):
+        with connect(server) as sock:
+            sock.sendall(request + b" HTTP/1.0\r\n\r\n")
+            lines, data = received(sock)
+        assert int(lines[0].split()[1]) == status
+        assert bool(data) is not request.startswith(b"HEAD")
 
 
 def test_a20_what_is_not_http_gets_the_error_object(server: Running) -> None:

@@ -76,8 +76,8 @@ def test_documents_reach_templates_that_use_them(server: Running) -> None:
     assert prompt_of(server, messages=TALK[:1], documents=documents).startswith(f"[one][<|im_start|>]{USER}")
     with serving(scripted()) as plain:
         assert_error(plain.post(CHAT, messages=TALK, documents=documents), 400, param="documents")
-    for wrong in ("text", ["text"], {}):
-        assert_error(server.post(CHAT, messages=TALK, documents=wrong), 400, param="documents")
+    for wrong, param in (("text", "documents"), (["text"], "documents[0]"), ({}, "documents")):
+        assert_error(server.post(CHAT, messages=TALK, documents=wrong), 400, param=param)
 
 
 def test_a26_templates_of_requests_need_a_switch(server: Running) -> None:
@@ -90,11 +90,12 @@ def test_a26_templates_of_requests_need_a_switch(server: Running) -> None:
             assert prompt_of(trusting, messages=TALK, chat_template=own) == "<user>hi<assistant>It is "
         assert prompt_of(trusting, messages=TALK) == f"{PREFILLED}<|im_end|>\n<|im_start|>assistant\n"
         for bad in ("{% if %}", "{{ raise_exception('no such talk') }}", "{% for i in range(10**9) %}x{% endfor %}"):
-            assert_error(trusting.post(CHAT, messages=TALK, chat_template=bad), 400)
+            assert_error(trusting.post(CHAT, messages=TALK, chat_template=bad), 400, param="chat_template")
         long = trusting.post(CHAT, messages=TALK, chat_template="x" * ((1 << 16) + 1))
         assert_error(long, 400, param="chat_template")
         said = trusting.post(CHAT, messages=TALK, chat_template="{{ raise_exception('no such talk') }}")
-        assert assert_error(said, 400) == "no such talk"
+        assert assert_error(said, 400, param="chat_template") == "no such talk"
+        assert_error(trusting.post("/tokenize", messages=TALK, chat_template="{{ 1 / 0 }}"), 400, param="chat_template")
 
 
 def test_special_tokens_around_a_chat() -> None:

@@ -112,7 +112,45 @@ WRONG: list[tuple[str, Any]] = [
 def test_a20_d16_wrong_types_and_ranges_name_the_field(server: Running, path: str, field: str, value: Any) -> None:
     data = json.dumps({"prompt": "hi", field: value} if path == COMPLETIONS else {"messages": TALK, field: value})
     data = data.replace("Infinity", "1e400")  # what a client can write: no literal, but too large
-    assert field in assert_error(raw(server, path, data.encode()), 400, param=field)
+    answer = raw(server, path, data.encode())
+    message, param = assert_error(answer, 400), answer.json()["error"]["param"]
+    assert param == field or param.startswith((f"{field}[", f"{field}."))
+    assert param in message
+
+
+INNER: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": 3}}},
+     "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": 3, "schema": {}}}},
+     "response_format.json_schema.name"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {}}, "response_format.type"),
+    ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs.choice[1]"),
+    ({"structured_outputs": {"json": 3}}, "structured_outputs.json"),
+    ({"stream_options": {"include_usage": "yes"}, "stream": True}, "stream_options.include_usage"),
+    ({"cache_control": {"type": "ephemeral", "ttl": "2h"}}, "cache_control.ttl"),
+    ({"stop": ["a", 3]}, "stop[1]"),
+    ({"stop": 3}, "stop"),
+    ({"stop_token_ids": [1, True]}, "stop_token_ids[1]"),
+    ({"logit_bias": {"5": "x"}}, "logit_bias.5"),
+    ({"metadata": {"a": 1}}, "metadata.a"),
+    ({"messages": [*TALK, {"role": "x", "content": "a"}]}, "messages[1].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": 3}]}]},
+     "messages[0].content[1].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": 3}]}]},
+     "messages[0].tool_calls[0].function"),
+    ({"documents": ["x"]}, "documents[0]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), INNER, ids=[param for _, param in INNER])
+def test_a20_what_is_wrong_inside_is_named_by_its_whole_path(
+    server: Running, fields: dict[str, Any], param: str
+) -> None:
+    assert param in assert_error(server.post(CHAT, **{"messages": TALK, **fields}), 400, param=param)
 
 
 ASIDE = {
@@ -238,7 +276,7 @@ def test_a17_an_answer_that_cannot_fit(server: Running) -> None:
         ([{"role": "tool", "content": "a"}], "messages[0].tool_call_id"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 3}], "messages[0].content"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": "a", "colour": 1}], "messages[0].colour"),
         ([*TALK, {"role": "assistant", "content": "a", "tool_calls": [{}]}], "messages[1].tool_calls"),
     ],

@@ -114,13 +114,13 @@ def test_the_end_token_is_chosen_where_the_answer_may_end() -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"response_format": {"type": "structural_tag"}}, "response_format"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
         ({"response_format": {"type": "text", "json_schema": {"schema": {}}}}, "response_format.json_schema"),
         ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "structured_outputs"),
         ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
-        ({"structured_outputs": {"regex": 3}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"json": {"type": "frob"}}}, "structured_outputs.json"),
         ({"structured_outputs": {"regex": "(" * 5000}}, "structured_outputs.regex"),

@@ -22,9 +22,10 @@ from legato.server import telemetry
 from legato.server.context import Origin
 from legato.server.logs import JsonFormatter
 from legato.server.spans import Spans, check_endpoint, request_attributes
-from support.byte_level import VOCAB, byte_tokens
+from support.byte_level import VOCAB, byte_level_assets, byte_tokens
 from support.collector import Collector, Span, collecting
 from support.scripted import ScriptedExecutor
+from support.talking import HERMES_TEMPLATE, Saying
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x-request-id": "mine"}
@@ -121,6 +122,28 @@ def test_a_caller_that_does_not_sample_gets_no_span(collector: Collector) -> Non
         ask(server)
         wait_until(lambda: bool(collector.spans))
     assert TRACE not in {span.trace_id for span in collector.spans}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a23_spans_and_log_lines_have_the_finish_reason_of_the_answer(
+    collector: Collector, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assets = byte_level_assets(template=HERMES_TEMPLATE)
+    saying = Saying(assets)
+    saying.set('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
+    executor = ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying)
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "stream": stream}
+    with (
+        caplog.at_level(logging.INFO, "legato.server.logs"),
+        serving(executor, assets, otlp_traces_endpoint=collector.url, log_requests=True) as server,
+    ):
+        answer = server.post("/v1/chat/completions", **body)
+        assert "tool_calls" in answer.text
+        wait_until(lambda: bool(collector.roots()))
+    assert only(collector.roots()).attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
+    [line] = [record for record in caplog.records if record.name == "legato.server.logs"]
+    assert line.fields["finish_reasons"] == ["tool_calls"]  # type: ignore[attr-defined]
 
 
 def test_beam_search_floods_no_collector(collector: Collector) -> None:
@@ -236,6 +259,7 @@ def test_answers_in_json_are_named(kind: Any, output: str | None) -> None:
     request = Request("id", (1, 2), params, 1.0)
     line = Timeline(request, None, None, 2.0, (0,), (FinishReason.ABORT,), 0, 0, None)
     origin = Origin(None, Reply(chat=True, id="chatcmpl-1", created=0, model="m", fingerprint="f"), False)
+    origin.answered.set_result({})
     attributes = request_attributes(origin, line)
     assert attributes.get("gen_ai.output.type") == output
     assert "legato.request.id" not in attributes

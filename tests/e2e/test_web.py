@@ -50,6 +50,22 @@ def test_pages_of_allowed_origins_may_call() -> None:
         assert "x-ratelimit-remaining-tokens" in known.headers["access-control-expose-headers"]
 
 
+def test_pages_may_read_our_headers_and_every_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(scripted(), allowed_origins=("*",), permissive_fields=True) as server:
+        origin = {"origin": "https://any.example"}
+        answer = server.http.post("/v1/completions", json={"prompt": "hi", "temprature": 0}, headers=origin)
+        ours = {name for name in answer.headers if name.startswith("x-")} - {"x-accel-buffering"}
+        assert ours == {"x-request-id", "x-legato-ignored-fields"}
+        assert ours <= set(answer.headers["access-control-expose-headers"].split(", "))
+        bad = server.http.post("/v1/completions", json={"prompt": "hi"}, headers={**origin, "x-request-id": "a b"})
+        assert_error(bad, 400, code="invalid_header")
+        monkeypatch.setattr(server.server._state, "prepare", None)
+        broken = server.http.post("/v1/completions", json={"prompt": "hi"}, headers=origin)
+        assert_error(broken, 500)
+        for each in (bad, broken):
+            assert each.headers["access-control-allow-origin"] == "*", "a page can read the error"
+
+
 def test_without_origins_there_is_no_cors() -> None:
     with serving(scripted()) as server:
         assert_error(preflight(server, "https://good.example"), 405)

@@ -71,8 +71,8 @@ def test_a25_tool_call_arguments_become_objects() -> None:
 @pytest.mark.parametrize(
     ("content", "param"),
     [
-        ([{"type": "image_url", "image_url": {"url": "http://x/y.png"}}], "messages[0].content[0]"),
-        ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "messages[0].content[1]"),
+        ([{"type": "image_url", "image_url": {"url": "http://x/y.png"}}], "messages[0].content[0].type"),
+        ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "messages[0].content[1].type"),
         ([{"type": "text"}], "messages[0].content[0].text"),
         (["text"], "messages[0].content[0]"),
         (7, "messages[0].content"),

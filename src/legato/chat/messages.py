@@ -65,9 +65,11 @@ def _content(content: Any, where: str) -> str:
 
 
 def _part(part: Any, where: str) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind != "text":
-        raise RequestError(f"{where}: parts of type {kind!r} are not supported, only 'text' is", param=where)
+    if not isinstance(part, Mapping):
+        raise RequestError(f"{where} must be an object", param=where)
+    if (kind := part.get("type")) != "text":
+        shown = repr(kind[:64]) if isinstance(kind, str) else "no string"
+        raise RequestError(f"{where}.type is {shown}, but only parts of type 'text' are read", param=f"{where}.type")
     text = part.get("text")
     if not isinstance(text, str):
         raise RequestError(f"{where}.text is not a string", param=f"{where}.text")
@@ -77,7 +79,7 @@ def _part(part: Any, where: str) -> str:
 def _tool_call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
-        raise RequestError(f"{where}.function is not an object", param=where)
+        raise RequestError(f"{where}.function is not an object", param=f"{where}.function")
     arguments, field = function.get("arguments"), f"{where}.function.arguments"
     if isinstance(arguments, str):
         try:

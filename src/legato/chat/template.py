@@ -27,8 +27,12 @@ class ChatTemplate:
     messages without any, the ids are those of transformers' `apply_chat_template`.
     """
 
-    def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
-        """source: Jinja text, None where the model has none. Raises CheckpointError for one that is no template."""
+    def __init__(self, source: str | None, tokenizer: Tokenizer, param: str = "messages") -> None:
+        """source: Jinja text, None where the model has none. param: the field to blame where it cannot be rendered.
+
+        Raises CheckpointError for one that is no template.
+        """
+        self._param = param
         self._tokenizer = tokenizer
         self._guard = Guard(tokenizer.special_tokens)
         self._sandbox = Sandbox()
@@ -106,8 +110,8 @@ class ChatTemplate:
         try:
             return self._sandbox.render(template, variables)
         except (TemplateRefusal, TemplateTooExpensive) as error:
-            raise RequestError(str(error), param="messages") from error
+            raise RequestError(str(error), param=self._param) from error
         except Exception as error:
             # The template is foreign code: it can raise anything.
             message = f"the chat template failed: {error or type(error).__name__}"
-            raise RequestError(message, param="messages") from error
+            raise RequestError(message, param=self._param) from error

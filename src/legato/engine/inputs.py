@@ -220,7 +220,7 @@ def _given_template(tokenizer: Tokenizer, source: str) -> ChatTemplate:
     if len(source) > MAX_GIVEN_TEMPLATE:
         raise RequestError(f"chat_template is longer than {MAX_GIVEN_TEMPLATE} characters", param="chat_template")
     try:
-        return ChatTemplate(source, tokenizer)
+        return ChatTemplate(source, tokenizer, "chat_template")
     except CheckpointError as error:
         raise RequestError(str(error), param="chat_template") from error
 

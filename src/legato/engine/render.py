@@ -62,12 +62,10 @@ class Renderer:
 
     def fail(self, message: str) -> list[Output]:
         """End every live choice with an error."""
-        outputs = [
-            Output(request_id, index, "", (), choice.num_tokens, finish=FinishReason.ERROR, error=message)
-            for (request_id, index), choice in self._live.items()
-        ]
-        self._live.clear()
-        return outputs
+        return self.render(
+            TokenEvent(request_id, index, (), finish=FinishReason.ERROR, error=message)
+            for request_id, index in tuple(self._live)
+        )
 
     def _output(self, choice: _Choice, event: TokenEvent) -> Output:
         choice.num_cached = max(choice.num_cached, event.num_cached)

@@ -4,7 +4,7 @@ A field is in one of three classes: a body's own fields work; `ACCEPTED` ones ha
 given; the rest is refused by name, `refused` ones as not supported and all others as unknown. null means left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -13,6 +13,8 @@ from pydantic_core import from_json
 from legato.core.errors import RequestError
 
 __all__ = ["Accepted", "Body", "parse_body", "unknown_field"]
+
+MAX_PATH = 256  # characters of a field's name in an error
 
 
 class Body(BaseModel):
@@ -57,11 +59,11 @@ def parse_body(
         return kind.model_validate(known)
     except ValidationError as error:
         if ignored is None or not _forget_unknown(known, error, ignored):
-            raise _request_error(error) from None
+            raise _request_error(error, known) from None
     try:
         return kind.model_validate(known)
     except ValidationError as error:
-        raise _request_error(error) from None
+        raise _request_error(error, known) from None
 
 
 def unknown_field(name: str, ignored: list[str] | None, where: str = "") -> None:
@@ -84,7 +86,7 @@ def _forget_unknown(known: dict[str, Any], error: ValidationError, ignored: list
         for part in path:
             inner = inner[part]
         del inner[last]
-        ignored.append(_short(".".join(map(str, (*path, last)))))
+        ignored.append(_path((*path, last)))
     return bool(found)
 
 
@@ -98,17 +100,43 @@ def _json_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _request_error(error: ValidationError) -> RequestError:
-    """The first finding, in one line: where, and what. Never the value itself, which may be huge or private."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = [str(part) for part in first["loc"]]
+def _request_error(error: ValidationError, known: Mapping[str, Any]) -> RequestError:
+    """The first finding of those furthest inside, in one line: where, and what it should be, by each type it may have.
+
+    Never the value itself, which may be huge or private.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = [_field(each["loc"], known, missing=each["type"] == "missing") for each in found]
+    field = max(fields, key=len)  # the first of them
+    first, where = found[fields.index(field)], _path(field)
     if first["type"] == "extra_forbidden":
-        name = _short(".".join(where))
-        return RequestError(f"unknown field: {name}", param=name, code="unknown_parameter")
+        return RequestError(f"unknown field: {where}", param=where, code="unknown_parameter")
     if first["type"] == "missing":
-        return RequestError(f"{where[0]} is required", param=where[0], code="missing_required_parameter")
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return RequestError(f"{where[0]} {message}", param=where[0], code="invalid_type")
+        return RequestError(f"{where} is required", param=where, code="missing_required_parameter")
+    here = (each["msg"] for each, other in zip(found, fields, strict=True) if other == field)
+    messages = dict.fromkeys(each.removeprefix("Value error, ").removeprefix("Input ") for each in here)
+    message = " or ".join(messages).replace(" or should be ", " or ")
+    return RequestError(f"{where} {message}", param=where, code="invalid_type")
+
+
+def _field(location: Sequence[str | int], known: Any, *, missing: bool) -> list[str | int]:
+    """A location as pydantic gives it, without the types that were tried there: only what lies in the body.
+
+    missing: the last part is what should lie there.
+    """
+    inner: Any = known
+    field: list[str | int] = []
+    for part in location[:-1] if missing else location:
+        if (isinstance(inner, dict) and part in inner) or (isinstance(inner, list) and isinstance(part, int)):
+            inner = inner[part]  # type: ignore[index]
+            field.append(part)
+    return [*field, location[-1]] if missing else field
+
+
+def _path(parts: Sequence[str | int]) -> str:
+    """As OpenAI writes it: `messages[0].content`."""
+    steps = (f"[{part}]" if isinstance(part, int) else f".{_short(part)}" for part in parts)
+    return _short("".join(steps).removeprefix("."), MAX_PATH)
 
 
 def _short(name: str, limit: int = 64) -> str:

@@ -51,24 +51,30 @@ def create_app(
     state: ServerState, keys: ApiKeys, config: ServerConfig, metrics: HttpMetrics, admin_port: int | None = None
 ) -> ASGIApp:
     """The routes over one engine, behind the gate. Those for operators have the admin port to themselves, if any."""
-    gates = [*cors(config.web), Middleware(KeyGate, keys=keys)]
+    outer, gates = cors(config.web), [Middleware(KeyGate, keys=keys)]
     document = _document(reports=admin_port is None)
     routes = [*_generation(state, config.tenant_header), *_tokens(state), *_models(state), *_probes(state), document]
     if admin_port is None:
-        app: ASGIApp = _application(state, metrics, [*routes, *_reports(state)], gates)
+        app: ASGIApp = _application(state, metrics, [*routes, *_reports(state)], outer, gates)
     else:
-        admin = _application(state, metrics, [*_probes(state), *_reports(state)], [])
-        app = ByPort(_application(state, metrics, routes, gates), admin, admin_port)
+        admin = _application(state, metrics, [*_probes(state), *_reports(state)], [], [])
+        app = ByPort(_application(state, metrics, routes, outer, gates), admin, admin_port)
     return RootPath(app, config.web.root_path) if config.web.root_path else app
 
 
 def _application(
-    state: ServerState, metrics: HttpMetrics, routes: Sequence[Route], gates: Sequence[Middleware]
+    state: ServerState,
+    metrics: HttpMetrics,
+    routes: Sequence[Route],
+    outer: Sequence[Middleware],
+    gates: Sequence[Middleware],
 ) -> Starlette:
+    """outer: around all answers, those to what fails too."""
     return Starlette(
         routes=routes,
         middleware=[
             Middleware(CountHttp, metrics=metrics, routes=routes),
+            *outer,
             Middleware(Envelope, state=state),
             *gates,
         ],

@@ -5,7 +5,8 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from legato.protocol.errors import error_body
 from legato.protocol.responses import dump
@@ -23,7 +24,8 @@ class Connection(HttpToolsProtocol):
     """Answers 431 to a head that is too large, 408 to one that is too slow, and closes; errors are JSON objects.
 
     The limits hold from the first byte of a request to the end of its headers; `max_body_bytes` bounds the rest. Where
-    buffers are full and the client takes nothing for `READ_TIMEOUT_S`, the connection is cut.
+    buffers are full and the client takes nothing for `READ_TIMEOUT_S`, the connection is cut. A client of HTTP/1.0 gets
+    no chunked encoding.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -72,6 +74,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            _end_by_closing(self.cycle)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
@@ -111,3 +115,16 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def _end_by_closing(cycle: RequestResponseCycle) -> None:
+    """HTTP/1.0 knows no chunks: an answer without a length ends with the connection, which uvicorn closes after it."""
+    send = cycle.send
+    cycle.chunked_encoding = False  # uvicorn then checks a length instead, set here to what each message has
+
+    async def unframed(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)  # type: ignore[arg-type]  # the same messages by other names
+
+    cycle.send = unframed  # type: ignore[method-assign, assignment]

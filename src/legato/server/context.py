@@ -1,9 +1,12 @@
 """What is known of the HTTP request that is being served: its id, and the trace that it is part of."""
 
 import re
+from collections.abc import Mapping
+from concurrent.futures import Future
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from legato.engine.timeline import Timeline
 from legato.protocol.responses import Reply
 
 __all__ = ["CURRENT", "Origin", "RequestContext", "TraceParent", "parse_traceparent"]
@@ -34,11 +37,23 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request of the engine came from: an HTTP request, and what its answer is called."""
+    """Where a request of the engine came from: an HTTP request, and what its answer is called.
+
+    answered: done with the answer; how choices ended, in its words, by request id and choice.
+    """
 
     context: RequestContext | None
     reply: Reply
     stream: bool
+    answered: "Future[Mapping[tuple[str, int], str]]" = field(default_factory=Future)
+
+    def finish_reasons(self, timeline: Timeline) -> list[str]:
+        """How the choices of a request ended: what the answer said, or the engine where it said nothing of one.
+
+        Called when it is answered.
+        """
+        said, request_id = self.answered.result(timeout=0), timeline.request.request_id
+        return [said.get((request_id, i), finish.value) for i, finish in enumerate(timeline.finishes)]
 
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("legato_request", default=None)

@@ -110,7 +110,7 @@ def _ended(origin: Origin, timeline: Timeline) -> dict[str, Any]:
         "response_id": origin.reply.id,
         "model": origin.reply.model,
         "stream": origin.stream,
-        "finish_reasons": [finish.value for finish in timeline.finishes],
+        "finish_reasons": origin.finish_reasons(timeline),
         "prompt_tokens": len(timeline.request.prompt),
         "cached_tokens": timeline.num_cached,
         "output_tokens": sum(timeline.num_tokens),

@@ -25,3 +25,9 @@ class Pace:
             return None
         self._held[key] = None
         return joined
+
+    def held(self) -> list[Output]:
+        """What was held back of all choices, as no more comes."""
+        held = [output for output in self._held.values() if output is not None]
+        self._held.clear()
+        return held

@@ -156,14 +156,13 @@ class _Ids:
 def request_attributes(origin: Origin, timeline: Timeline) -> _Attributes:
     """Attributes of a request's span, by the semantic conventions where they have a name."""
     params = timeline.request.params
-    reasons = [finish.value for finish in timeline.finishes]
     attributes: _Attributes = {
         "gen_ai.operation.name": "chat" if origin.reply.chat else "text_completion",
         "gen_ai.provider.name": "legato",
         "gen_ai.request.model": origin.reply.model,
         "gen_ai.response.model": origin.reply.model,
         "gen_ai.response.id": origin.reply.id,
-        "gen_ai.response.finish_reasons": reasons,
+        "gen_ai.response.finish_reasons": origin.finish_reasons(timeline),
         "gen_ai.usage.input_tokens": len(timeline.request.prompt),
         "gen_ai.usage.output_tokens": sum(timeline.num_tokens),
         "gen_ai.usage.cache_read.input_tokens": timeline.num_cached,

@@ -57,18 +57,23 @@ class Telemetry:
         """outcomes: counted by label; "dropped" here, what else in the sinks."""
         self._sinks = sinks
         self._outcomes = outcomes
+        self._putting = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[Origin, Timeline] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="legato-telemetry", daemon=True)
         self._thread.start()
 
     def ended(self, origin: object, timeline: Timeline) -> None:
-        """A request has ended. In the engine thread."""
-        if not isinstance(origin, Origin):
-            return
-        if self._queue.qsize() >= MAX_WAITING:
-            self._outcomes.add(1, "dropped")
-        else:
-            self._queue.put((origin, timeline))
+        """A request has ended. In the engine thread. It is told of once its answer has ended too, and says how."""
+        if isinstance(origin, Origin):
+            origin.answered.add_done_callback(lambda _: self._put(origin, timeline))
+
+    def _put(self, origin: Origin, timeline: Timeline) -> None:
+        """In the event loop, or where the answer ended before the engine's work, in the engine thread."""
+        with self._putting:  # held for no longer than this
+            if self._queue.qsize() >= MAX_WAITING:
+                self._outcomes.add(1, "dropped")
+            else:
+                self._queue.put((origin, timeline))
 
     def close(self, timeout_s: float) -> None:
         """Flush what waits, for at most so long, and end the thread."""

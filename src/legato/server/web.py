@@ -14,7 +14,7 @@ from legato.core.errors import ConfigError
 __all__ = ["ByPort", "RootPath", "cors", "tls_options"]
 
 EXPOSED = (  # headers that pages may read
-    *("x-request-id", "retry-after", "retry-after-ms"),
+    *("x-request-id", "x-legato-ignored-fields", "retry-after", "retry-after-ms"),
     *(f"x-ratelimit-{what}-requests" for what in ("limit", "remaining", "reset")),
     *(f"x-ratelimit-{what}-tokens" for what in ("limit", "remaining", "reset")),
 )

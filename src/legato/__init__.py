@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from legato.core.grammar import StructuredOutputsParams
-    from legato.core.types import SamplingParams
+    from legato.core.types import BeamSearchParams, SamplingParams
     from legato.engine.llm import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 _LAZY = {
+    "BeamSearchParams": "legato.core.types",
     "LLM": "legato.engine.llm",
     "SamplingParams": "legato.core.types",
     "StructuredOutputsParams": "legato.core.grammar",

@@ -7,13 +7,14 @@ import pytest
 from harness import MODEL, Script
 
 from legato.core.config import EngineConfig, SchedulerConfig
-from legato.core.errors import LegatoError, RequestError
-from legato.core.types import SamplingParams
+from legato.core.errors import LegatoError, QueueFullError, RequestError
+from legato.core.types import Request, SamplingParams, Service
 from legato.engine.assemble import assemble
 from legato.engine.llm import LLM
 from support.byte_level import ASSETS, VOCAB, byte_tokens
 from support.scripted import ScriptedExecutor
 
+GREEDY = SamplingParams(max_tokens=30, temperature=0)
 TALK: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -125,3 +126,50 @@ def test_tools_reach_the_prompt() -> None:
         [result] = llm.chat(TALK, SamplingParams(max_tokens=1), tools=tools)
         prompt = llm.get_tokenizer().decode(result.prompt_token_ids)
         assert '{"name": "get_weather"}' in prompt
+
+
+def test_offline_priorities_and_targets_reach_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["one", "two", "three"]
+    services: list[Service] = []
+
+    def watch(llm: LLM) -> None:
+        submit = llm._engine.loop.submit
+        services.clear()
+
+        def watched(requests: list[Request], **more: Any) -> None:
+            services.extend(request.service for request in requests)
+            submit(requests, **more)
+
+        monkeypatch.setattr(llm._engine.loop, "submit", watched)
+
+    with offline(scripted(), policy="priority") as llm:
+        watch(llm)
+        assert [r.outputs[0].text for r in llm.generate(names, GREEDY, priority=[3, -1, 0])][2] == "three, and so on"
+        llm.chat(TALK, GREEDY, priority=7)
+        assert [service.priority for service in services] == [3, -1, 0, 7]
+        for wrong in ([1], [1, 2, 3, 4]):
+            with pytest.raises(RequestError) as caught:
+                llm.generate(names, GREEDY, priority=wrong)
+            assert caught.value.param == "priority"
+    with offline(scripted()) as llm, pytest.raises(RequestError) as caught:
+        llm.generate(names, GREEDY, priority=1)
+    assert caught.value.param == "priority", "refused where no policy reads it"
+    with offline(scripted(), policy="deadline") as llm:
+        watch(llm)
+        llm.generate(names, GREEDY, ttft_target_ms=60_000, e2e_target_ms=[70_000, 80_000, 90_000])
+        assert [(service.ttft_s, service.e2e_s) for service in services] == [(60, 70), (60, 80), (60, 90)]
+
+
+def test_offline_what_would_be_too_late_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with offline(scripted(), policy="deadline") as llm:
+        judge = llm._engine.loop._scheduler.judge
+
+        def late(request: Request, ahead: Any) -> None:
+            if request.service.ttft_s == 1:
+                raise QueueFullError("too late")
+            judge(request, ahead)
+
+        monkeypatch.setattr(llm._engine.loop._scheduler, "judge", late)
+        found = llm.generate(["one", "two", "three"], GREEDY, ttft_target_ms=[60_000, 1_000, 60_000])
+        ends = [(each.outputs[0].finish_reason, each.outputs[0].error, each.finished) for each in found]
+        assert ends == [("stop", None, True), ("error", "too late", True), ("stop", None, True)]

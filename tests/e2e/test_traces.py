@@ -146,13 +146,17 @@ def test_a23_spans_and_log_lines_have_the_finish_reason_of_the_answer(
     assert line.fields["finish_reasons"] == ["tool_calls"]  # type: ignore[attr-defined]
 
 
-def test_beam_search_floods_no_collector(collector: Collector) -> None:
+def test_a_beam_search_is_one_span(collector: Collector) -> None:
     with traced(collector) as server:
-        assert ask(server, use_beam_search=True, n=2).status_code == 200
-        answer = ask(server).json()
+        answer = ask(server, use_beam_search=True, n=2).json()
         wait_until(lambda: bool(collector.spans))
         assert server.server.client._origins == {}
-    assert only(collector.roots()).attributes["gen_ai.response.id"] == answer["id"]
+    span = only(collector.roots())
+    assert span.attributes["gen_ai.response.id"] == answer["id"]
+    assert span.attributes["gen_ai.response.finish_reasons"] == [each["finish_reason"] for each in answer["choices"]]
+    assert [part.name for part in sorted(collector.children(span), key=lambda part: part.start_ns)][:2] == [
+        *("queue", "prefill")
+    ]
 
 
 def test_failures_and_aborts_are_told(collector: Collector) -> None:

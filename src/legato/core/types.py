@@ -27,6 +27,7 @@ __all__ = [
     "HOST_TIER",
     "NO_BLOCK",
     "BeamOptions",
+    "BeamSearchParams",
     "BlockCopy",
     "BlockTable",
     "Breakpoint",
@@ -111,6 +112,24 @@ class BeamOptions:
     early_stopping: bool | Literal["never"] = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamSearchParams:
+    """`LLM.beam_search`, in vLLM's words. RequestError from there for values out of range.
+
+    early_stopping: see BeamOptions.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0  # 0 or 1: a search draws nothing
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    repetition_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What a request asks of the scheduling policy. One that does not know a field refuses other values than these."""
@@ -151,6 +170,7 @@ class Request:
     shown_token_ids: frozenset[int] = frozenset()
     vocab_size: int = 0  # ids below it may be chosen; 0: all that the model has
     service: Service = Service()
+    beam: BeamOptions | None = None  # the choices are the best beams of a search; only `legato.engine` knows it
 
 
 class OutputPurpose(IntEnum):

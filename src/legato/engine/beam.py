@@ -2,30 +2,30 @@
 
 The algorithm is that of transformers: all continuations of the live beams are ranked by the sum of their log
 probabilities; those that end go to the finished ones, ranked by sum / length ** length_penalty, and the best others
-live on.
+live on. A repetition penalty multiplies the log probabilities of tokens that prompt or output hold already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from legato.core.types import BeamOptions
 
 __all__ = ["Beam", "BeamSearch", "Finished"]
 
-Top = Sequence[tuple[int, float]]  # token ids and log probabilities, best first
+Top = tuple[tuple[int, float], ...]  # token ids and log probabilities, best first
 
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """The output so far. `tops`: what each token was chosen from. `total`: the sum of `logprobs`."""
+    """The output so far. `tops`: what each token was chosen from. `total`: the sum of `logprobs`, with the penalty."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     tops: tuple[Top, ...] = ()
     total: float = 0.0
 
-    def then(self, token: int, logprob: float, top: Top) -> "Beam":
-        return Beam((*self.tokens, token), (*self.logprobs, logprob), (*self.tops, top), self.total + logprob)
+    def then(self, token: int, logprob: float, top: Top, total: float) -> "Beam":
+        return Beam((*self.tokens, token), (*self.logprobs, logprob), (*self.tops, top), total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,26 @@ class Finished:
 
 
 class BeamSearch:
-    """`live` beams want their next tokens; give them to `advance` until `done`, then read `best`."""
+    """`live` beams want their next tokens; give them to `advance` until `done`, then read `best`.
 
-    def __init__(self, options: BeamOptions, end_ids: frozenset[int], *, max_tokens: int, min_tokens: int = 0) -> None:
+    prompt: what a repetition penalty looks at beside the output. num_told: how many of each token's `tops` to keep.
+    """
+
+    def __init__(
+        self,
+        options: BeamOptions,
+        end_ids: frozenset[int],
+        *,
+        max_tokens: int,
+        min_tokens: int = 0,
+        repetition_penalty: float = 1.0,
+        prompt: Iterable[int] = (),
+        num_told: int = 0,
+    ) -> None:
         self._options = options
+        self._penalty = repetition_penalty
+        self._prompt = frozenset(prompt) if repetition_penalty != 1.0 else frozenset[int]()
+        self._num_told = num_told
         self._end_ids = end_ids
         self._max_tokens = max_tokens
         self._min_tokens = min_tokens
@@ -51,26 +67,33 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """How many of the best next tokens of each beam `advance` needs: enough where all end tokens are among them."""
+        """How many continuations are ranked of each beam: enough where all end tokens are among them."""
         return self._options.width * max(2, 1 + len(self._end_ids))
 
+    def wanted(self, beam: Beam) -> tuple[int, tuple[int, ...]]:
+        """What `advance` needs of a beam's next token: so many of the best ones, and these ids whatever their rank."""
+        if self._penalty == 1.0:
+            return self.num_candidates, ()
+        seen = self._prompt.union(beam.tokens)  # any of them may fall behind, or with a penalty below 1 come forward
+        return self.num_candidates + len(seen), tuple(sorted(seen)) if self._penalty < 1.0 else ()
+
     def advance(self, tops: Sequence[Top]) -> None:
-        """Take the best next tokens of each live beam, `num_candidates` of them or the whole vocabulary."""
+        """Take the next tokens of each live beam: what `wanted` says of it, or the whole vocabulary."""
         width = self._options.width
         ranked = [
-            (beam.total + logprob, beam, token, logprob, top)
+            (beam.total + weight, beam, token, logprob, top[: self._num_told])
             for beam, top in zip(self.live, tops, strict=True)
-            for token, logprob in top[: self.num_candidates]
+            for weight, token, logprob in self._weighed(beam, top)
         ]
         ranked.sort(key=lambda candidate: -candidate[0])  # stable: on a tie the better beam, then the better token
         live: list[Beam] = []
-        for rank, (_, beam, token, logprob, top) in enumerate(ranked[: self.num_candidates]):
+        for rank, (total, beam, token, logprob, top) in enumerate(ranked[: self.num_candidates]):
             if token not in self._end_ids:
-                live.append(beam.then(token, logprob, top))
+                live.append(beam.then(token, logprob, top, total))
                 if len(live) == width:
                     break
             elif rank < width and len(beam.tokens) >= self._min_tokens:
-                self._finish(beam.then(token, logprob, top), ended=True)
+                self._finish(beam.then(token, logprob, top, total), ended=True)
         self.live = live
         if not live or len(live[0].tokens) == self._max_tokens:
             for beam in live:
@@ -81,6 +104,15 @@ class BeamSearch:
     def best(self) -> list[Finished]:
         """The finished beams, best first."""
         return self._finished
+
+    def _weighed(self, beam: Beam, top: Top) -> list[tuple[float, int, float]]:
+        """The best continuations of a beam: what each adds to its total, the token and its log probability."""
+        if self._penalty == 1.0:
+            return [(logprob, token, logprob) for token, logprob in top[: self.num_candidates]]
+        seen = self._prompt.union(beam.tokens)
+        weighed = [(x * self._penalty if token in seen else x, token, x) for token, x in dict(top).items()]
+        weighed.sort(key=lambda each: -each[0])
+        return weighed[: self.num_candidates]
 
     def _finish(self, beam: Beam, *, ended: bool) -> None:
         self._finished.append(Finished(beam, self._score(beam.total, len(beam.tokens)), ended))

@@ -12,7 +12,7 @@ from legato.chat.messages import extended, extended_tools, normalized
 from legato.chat.template import ChatTemplate
 from legato.core.answers import Reasoning
 from legato.core.errors import CheckpointError, RequestError
-from legato.core.types import Breakpoint, Request, SamplingParams, Service
+from legato.core.types import BeamOptions, Breakpoint, Request, SamplingParams, Service
 from legato.protocol.cache_control import Hint
 from legato.sampling.params import validate
 from legato.tokenizer.assets import TextAssets
@@ -141,6 +141,7 @@ class Inputs:
         reasoning: Reasoning | None = None,
         shown_token_ids: frozenset[int] = frozenset(),
         service: Service = _NO_WISH,
+        beam: BeamOptions | None = None,
     ) -> Request:
         """A request the scheduler can take, or a RequestError. `param` is the field that the prompt came from.
 
@@ -174,6 +175,7 @@ class Inputs:
             reasoning=reasoning,
             shown_token_ids=shown_token_ids,
             service=service,
+            beam=beam,
         )
         _check_some_are_allowed(request)
         self._check(request)

@@ -3,60 +3,51 @@
 import queue
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple, Self
 
 from legato.core.config import EngineConfig, build
-from legato.core.errors import LegatoError, RequestError
-from legato.core.types import ExecutorInfo, PromptLogprobs, Request, SamplingParams
+from legato.core.errors import EngineError, LegatoError, QueueFullError, RequestError
+from legato.core.types import (
+    BeamOptions,
+    BeamSearchParams,
+    ExecutorInfo,
+    FinishReason,
+    Request,
+    SamplingParams,
+    Service,
+)
 from legato.engine.assemble import Engine
+from legato.engine.llm_outputs import (
+    BeamSearchOutput,
+    CompletionOutput,
+    Logprob,
+    RequestOutput,
+    add_output,
+    beam_output,
+    prompt_logprobs,
+)
 from legato.engine.outputs import Output
 from legato.engine.progress import batch_progress
 from legato.engine.start import start
+from legato.protocol.beams import beam_options
+from legato.sampling.params import MAX_LOGPROBS
 from legato.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
 
 Prompt = str | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
+Each = int | Sequence[int] | None  # one for all, one for each prompt, or none
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
-    """Natural logarithm of a token's probability. rank counts from 1; None for the chosen token beyond the best."""
+class _Asked(NamedTuple):
+    """A prompt: as a text where it was one, and its tokens."""
 
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One answer. `logprobs` and `cumulative_logprob` are None unless SamplingParams.logprobs was set."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    cumulative_logprob: float | None = None
-    logprobs: list[dict[int, Logprob]] | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    error: str | None = None
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """A prompt and its answers, one for each of SamplingParams.n. The seed repeats them."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool = False
-    num_cached_tokens: int = 0
-    seed: int | None = None
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # SamplingParams.prompt_logprobs; the first is None
+    text: str | None
+    ids: list[int]
+    cache_salt: str | None = None
 
 
 class LLM:
@@ -118,15 +109,57 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        priority: Each = None,
+        ttft_target_ms: Each = None,
+        e2e_target_ms: Each = None,
     ) -> list[RequestOutput]:
         """Complete prompts, as one batch, and return their outputs in the order of the prompts.
 
         A prompt is a text, {"prompt": text} or {"prompt_token_ids": [...]}; the last two may also have a "cache_salt".
         sampling_params: one for all, one each, or None for the model's defaults. use_tqdm: show a progress bar.
+        priority: lower is served first, with policy="priority"; ttft_target_ms and e2e_target_ms: with
+        policy="deadline", counted from this call; an answer that would come too late ends with an error.
         RequestError for a prompt or parameter that cannot work, before anything runs.
         """
-        several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
-        return self._run([(*self._encode(each), _salt(each)) for each in several], sampling_params, use_tqdm)
+        services = _services(priority, ttft_target_ms, e2e_target_ms)
+        return self._run(self._asked(prompts), sampling_params, use_tqdm, services)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The best `params.beam_width` answers to each prompt, best first, as the server's beam search finds them.
+
+        concurrency_limit: prompts at a time. RequestError for what cannot work, before anything runs; EngineError where
+        a search failed.
+        """
+        if concurrency_limit is not None and concurrency_limit < 1:
+            raise RequestError(
+                f"concurrency_limit must be at least 1, got {concurrency_limit}", param="concurrency_limit"
+            )
+        options = beam_options({**asdict(params), "n": params.beam_width, "use_beam_search": True})
+        sampling = SamplingParams(
+            n=params.beam_width,
+            max_tokens=params.max_tokens,
+            logprobs=min(2 * params.beam_width, MAX_LOGPROBS),
+            ignore_eos=params.ignore_eos,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            skip_special_tokens=params.skip_special_tokens,
+            repetition_penalty=params.repetition_penalty,
+        )
+        asked = self._asked(prompts)
+        size = concurrency_limit or max(1, len(asked))
+        outputs = []
+        for begin in range(0, len(asked), size):
+            for result in self._run(asked[begin : begin + size], sampling, use_tqdm, beam=options):
+                if failed := [answer.error for answer in result.outputs if answer.error]:
+                    raise EngineError(failed[0])
+                outputs.append(beam_output(result, self._engine.tokenizer, params.skip_special_tokens))
+        return outputs
 
     def chat(
         self,
@@ -139,12 +172,15 @@ class LLM:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: Each = None,
+        ttft_target_ms: Each = None,
+        e2e_target_ms: Each = None,
     ) -> list[RequestOutput]:
         """Answer one talk, or several as one batch. A talk is a list of {"role": ..., "content": ...}.
 
         tools: as in the HTTP API, where calls are read out of the text; here they are part of it.
         continue_final_message: the answer goes on with the last message; add_generation_prompt must be False then.
-        chat_template: Jinja text instead of the model's.
+        chat_template: Jinja text instead of the model's. priority and targets: as of `generate`.
         """
         if continue_final_message and add_generation_prompt:
             raise RequestError(
@@ -159,14 +195,14 @@ class LLM:
             "tools": tools,
             **(chat_template_kwargs or {}),
         }
-        prompts = [(None, self._engine.inputs.chat(talk, **kwargs), None) for talk in talks]
-        return self._run(prompts, sampling_params, use_tqdm)
+        asked = [_Asked(None, self._engine.inputs.chat(talk, **kwargs)) for talk in talks]
+        return self._run(asked, sampling_params, use_tqdm, _services(priority, ttft_target_ms, e2e_target_ms))
 
     def stream(
         self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None
     ) -> Generator[Output, None, None]:
         """The outputs of one prompt or talk, as they come. Closing the iterator aborts it."""
-        request = self._request(self.encode(prompt), sampling_params, _salt(prompt))
+        request = self._request(_Asked(None, self.encode(prompt), _salt(prompt)), sampling_params, Service(), None)
         with self._lock:
             yield from self._outputs_of([request])
 
@@ -183,15 +219,24 @@ class LLM:
             return text, self._engine.inputs.encode(text)
         raise RequestError('a prompt must be a text or {"prompt_token_ids": [...]}', param="prompt")
 
-    def _request(self, ids: Sequence[int], params: SamplingParams | None, cache_salt: str | None) -> Request:
+    def _asked(self, prompts: Prompt | Sequence[Prompt]) -> list[_Asked]:
+        several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+        return [_Asked(*self._encode(each), _salt(each)) for each in several]
+
+    def _request(
+        self, asked: _Asked, params: SamplingParams | None, service: Service, beam: BeamOptions | None
+    ) -> Request:
         given = self.get_default_sampling_params() if params is None else params
-        return self._engine.grammars.compiled(self._engine.inputs.request(ids, given, cache_salt=cache_salt))
+        request = self._engine.inputs.request(asked.ids, given, cache_salt=asked.cache_salt, service=service, beam=beam)
+        return self._engine.grammars.compiled(request)
 
     def _run(
         self,
-        prompts: Sequence[tuple[str | None, list[int], str | None]],
+        prompts: Sequence[_Asked],
         params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
+        services: Callable[[int], list[Service]] = lambda count: [Service()] * count,
+        beam: BeamOptions | None = None,
     ) -> list[RequestOutput]:
         each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(each) != len(prompts):
@@ -199,33 +244,27 @@ class LLM:
         results = {}
         requests = []
         best: dict[str, int] = {}  # alternatives that have a rank
-        for (text, ids, salt), one in zip(prompts, each, strict=True):
-            request = self._request(ids, one, salt)
+        for asked, one, service in zip(prompts, each, services(len(prompts)), strict=True):
+            request = self._request(asked, one, service, beam)
             answers = [CompletionOutput(index) for index in range(request.params.n)]
             results[request.request_id] = RequestOutput(
-                request.request_id, text, list(ids), answers, seed=request.params.seed
+                request.request_id, asked.text, list(asked.ids), answers, seed=request.params.seed
             )
             best[request.request_id] = request.params.logprobs or 0
             requests.append(request)
         with self._lock, batch_progress(len(requests), shown=use_tqdm) as tick:
             for output in self._outputs_of(requests):
                 result = results[output.request_id]
-                _add(result.outputs[output.choice], output, self._engine.tokenizer, best[output.request_id])
+                add_output(result.outputs[output.choice], output, self._engine.tokenizer, best[output.request_id])
                 if output.choice == 0:
                     result.num_cached_tokens = output.num_cached
                     if output.prompt_logprobs is not None:
-                        result.prompt_logprobs = self._of_prompt(result.prompt_token_ids, output.prompt_logprobs)
+                        result.prompt_logprobs = prompt_logprobs(
+                            result.prompt_token_ids, output.prompt_logprobs, self._engine.tokenizer
+                        )
                 result.finished = all(answer.finish_reason for answer in result.outputs)
                 tick(len(output.tokens), result.finished)
         return list(results.values())
-
-    def _of_prompt(self, prompt: Sequence[int], scores: PromptLogprobs) -> list[dict[int, Logprob] | None]:
-        tokenizer = self._engine.tokenizer
-        known = enumerate(zip(prompt[1:], scores.logprobs, strict=True))
-        return [
-            None,
-            *(_logprobs(token, logprob, scores.top(i), scores.count, tokenizer) for i, (token, logprob) in known),
-        ]
 
     def _outputs_of(self, requests: Iterable[Request]) -> Iterator[Output]:
         """Submit requests, a bounded number at a time, and yield outputs until all have ended."""
@@ -236,8 +275,14 @@ class LLM:
         try:
             while True:
                 while sum(running.values()) < most and (request := next(waiting, None)) is not None:
-                    running[request.request_id] = request.params.n
-                    loop.submit([request], limit_tokens=False)
+                    try:
+                        loop.submit([request], limit_tokens=False)
+                    except QueueFullError as error:
+                        if loop.failure is not None:
+                            raise
+                        yield from _refused(request, error)
+                    else:
+                        running[request.request_id] = request.params.n
                 if not running:
                     return
                 outputs = self._outputs.get()
@@ -261,6 +306,40 @@ def _salt(prompt: Prompt | Messages) -> str | None:
     return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
 
 
+def _services(priority: Each, ttft_ms: Each, e2e_ms: Each) -> Callable[[int], list[Service]]:
+    """For a number of prompts what each asks of the policy. RequestError where there are more or fewer than prompts."""
+
+    def each(name: str, given: Each, count: int) -> list[int | None]:
+        several: list[int | None] = [given] * count if given is None or isinstance(given, int) else [*given]
+        if len(several) != count:
+            raise RequestError(f"{count} prompts but {len(several)} of {name}", param=name)
+        return several
+
+    def services(count: int) -> list[Service]:
+        columns = zip(
+            each("priority", priority, count),
+            each("ttft_target_ms", ttft_ms, count),
+            each("e2e_target_ms", e2e_ms, count),
+            strict=True,
+        )
+        return [
+            Service(
+                priority=first or 0,
+                ttft_s=None if ttft is None else ttft / 1000,
+                e2e_s=None if e2e is None else e2e / 1000,
+            )
+            for first, ttft, e2e in columns
+        ]
+
+    return services
+
+
+def _refused(request: Request, error: QueueFullError) -> Iterator[Output]:
+    """The end of a request that the policy does not take: it would be too late."""
+    for choice in range(request.params.n):
+        yield Output(request.request_id, choice, "", (), 0, finish=FinishReason.ERROR, error=str(error))
+
+
 def _count_down(running: dict[str, int], outputs: Iterable[Output]) -> None:
     """Take the choices that have ended off the count of each request."""
     for output in outputs:
@@ -268,35 +347,6 @@ def _count_down(running: dict[str, int], outputs: Iterable[Output]) -> None:
             running[output.request_id] -= 1
             if not running[output.request_id]:
                 del running[output.request_id]
-
-
-def _add(answer: CompletionOutput, output: Output, tokenizer: Tokenizer, best: int) -> None:
-    answer.text += output.text
-    answer.token_ids += output.tokens
-    if output.logprobs:
-        answer.cumulative_logprob = (answer.cumulative_logprob or 0.0) + sum(output.logprobs)
-        answer.logprobs = answer.logprobs or []
-        tops = output.top_logprobs or ((),) * len(output.tokens)
-        for token, logprob, top in zip(output.tokens, output.logprobs, tops, strict=True):
-            answer.logprobs.append(_logprobs(token, logprob, top, best, tokenizer))
-    if output.finish is not None:
-        answer.finish_reason = output.finish.value
-        answer.stop_reason = output.stop
-        answer.error = output.error
-
-
-def _logprobs(
-    token: int, logprob: float, top: Sequence[tuple[int, float]], best: int, tokenizer: Tokenizer
-) -> dict[int, Logprob]:
-    """The `best` first ones of `top` have a rank; those behind them were asked for by id."""
-
-    def text(id: int) -> str:
-        return tokenizer.token_bytes(id).decode(errors="replace")
-
-    ranked: dict[int, Logprob] = {}
-    for rank, (id, value) in enumerate(top, 1):
-        ranked.setdefault(id, Logprob(value, rank if rank <= best else None, text(id)))
-    return ranked if token in ranked else {token: Logprob(logprob, None, text(token)), **ranked}
 
 
 def _close(engine: Engine, thread: threading.Thread) -> None:

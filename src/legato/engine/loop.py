@@ -12,6 +12,7 @@ from legato.core.types import Executor, FinishReason, Request, SamplingParams, T
 from legato.engine.metrics import Metrics
 from legato.engine.outputs import Output
 from legato.engine.render import Renderer
+from legato.engine.searches import Searches
 from legato.scheduler.scheduler import Scheduler
 from legato.tokenizer.tokenizer import Tokenizer
 
@@ -43,6 +44,7 @@ class EngineLoop:
         self.metrics = metrics
         self.max_queued = config.max_num_queued_reqs
         self._max_queued_tokens = config.max_num_queued_tokens
+        self._searches = Searches(scheduler, executor.info().vocab_size)
         self._renderer = Renderer(tokenizer, scheduler.finish)
         self._events: list[TokenEvent] = []
         self._inbox: deque[Request | str] = deque()  # a request, or the id of one to abort
@@ -145,11 +147,11 @@ class EngineLoop:
         if plan is not None:
             timed("launch", self._executor.launch, plan)
         timed("render", self._render)
-        self._events = self._scheduler.take_events()
+        self._events = self._searches.through(self._scheduler.take_events())
         if plan is not None:
             result = timed("collect", self._executor.collect, plan.step_id)
             self.metrics.computed(result.times_ms)
-            self._events += timed("commit", self._scheduler.commit, plan, result)
+            self._events += self._searches.through(timed("commit", self._scheduler.commit, plan, result))
         elif self._scheduler.has_work and not self._events and not self._inbox:
             raise RuntimeError("requests wait but nothing can be scheduled")
 
@@ -158,10 +160,10 @@ class EngineLoop:
             if not self._inbox:
                 return
             for message in self._inbox:
-                if isinstance(message, str):
-                    self._scheduler.abort(message)
-                else:
+                if isinstance(message, Request):
                     self._add(message)
+                elif not self._searches.abort(message):
+                    self._scheduler.abort(message)
             self._inbox.clear()
             self.stats = self._scheduler.stats()  # while locked: `submit` counts each waiting request once
 
@@ -169,18 +171,22 @@ class EngineLoop:
         self._renderer.add(request)
         self.metrics.add(request)
         try:
-            self._scheduler.add(request)
+            if request.beam is None:
+                self._scheduler.add(request)
+            else:
+                self._searches.add(request)
         except LegatoError as error:
+            param = error.param if isinstance(error, RequestError) else None
             self._events += [
-                TokenEvent(request.request_id, choice, (), finish=FinishReason.ERROR, error=str(error))
-                for choice in range(request.params.n)
+                TokenEvent(request.request_id, i, (), finish=FinishReason.ERROR, error=str(error), error_param=param)
+                for i in range(request.params.n)
             ]
 
     def _render(self) -> None:
         """Outputs of the events so far, to the client and the metrics."""
         outputs = self._renderer.render(self._events)
         self.stats = self._scheduler.stats()
-        self.metrics.update(self.stats, self._scheduler.moves(), outputs)
+        self.metrics.update(self.stats, self._searches.moves(self._scheduler.moves()), outputs)
         if outputs:
             self.publish(outputs)
 

@@ -203,7 +203,7 @@ class RequestMetrics:
             if choice.first_s is not None:
                 self._prefill.observe(choice.first_s - choice.scheduled_s)
                 self._decode.observe(choice.last_s - choice.first_s)
-                if output.num_tokens > 1:
+                if choice.last_s > choice.first_s:  # not all at once
                     self._tpot.observe((choice.last_s - choice.first_s) / (output.num_tokens - 1))
         owner.lengths[output.choice] = output.num_tokens
         owner.finishes[output.choice] = finish

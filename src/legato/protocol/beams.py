@@ -20,7 +20,6 @@ _UNREAD: Mapping[str, tuple[object, ...]] = {
     "min_p": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "stop": ("", []),
     "logit_bias": ({},),
     "allowed_token_ids": (),

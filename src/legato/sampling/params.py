@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from legato.core.errors import RequestError
 from legato.core.types import Request, SamplingParams, SlotReset
 
-__all__ = ["may_close", "slot_reset", "validate"]
+__all__ = ["MAX_LOGPROBS", "may_close", "slot_reset", "validate"]
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4

@@ -91,8 +91,8 @@ class Scheduler:
             raise RequestError("the request has no seed", param="seed")
         self._ledger.policy.check(request)
 
-    def add(self, request: Request) -> None:
-        """Accept a request: each choice is a sequence that waits.
+    def add(self, request: Request, *, limited: bool = True) -> None:
+        """Accept a request: each choice is a sequence that waits. limited: not where too many wait already.
 
         Raises:
             RequestError: see `check`; or the id is that of a live request.
@@ -105,7 +105,7 @@ class Scheduler:
         if request.request_id in ledger.sequences:
             raise RequestError(f"request {request.request_id} is already running", param="request_id")
         waiting = len(ledger.policy.queue) - (ledger.limits.max_places - ledger.places_taken)
-        if waiting >= self._max_queued:
+        if limited and waiting >= self._max_queued:
             raise QueueFullError(f"{waiting} sequences are waiting, more than max_num_queued_reqs allows")
         sequences = [
             Sequence(request, choice, self.context, ledger.blocks.new_tables()) for choice in range(request.params.n)

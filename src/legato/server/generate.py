@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from legato.core.errors import EngineError, LegatoError, QueueFullError, RequestError
-from legato.core.types import BeamOptions, FinishReason, Request
-from legato.engine.beam_stream import BeamStream
+from legato.core.types import FinishReason, Request
 from legato.engine.client import EngineClient, OutputStream
 from legato.engine.inputs import Echo
 from legato.engine.outputs import Output
@@ -42,7 +41,6 @@ class Generation:
     requests: Sequence[Request]
     style: Style
     echoes: Sequence[Echo] | None = None  # per prompt: what its answers begin with
-    beam: BeamOptions | None = None  # the choices are found by beam search
     ignored: Sequence[str] = ()  # unknown fields of the request that were let pass
     new_reader: NewReader = plain_reader
 
@@ -92,9 +90,7 @@ class Generation:
         if tally.complete:  # the meter is closed by now: who has read the end may send the next request
             yield writer.end()
 
-    async def _stream(
-        self, stream: OutputStream | BeamStream, tally: Tally, writer: StreamWriter
-    ) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, stream: OutputStream, tally: Tally, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         """All events of the choices; after a failure what they still had to say, an error event, and no more."""
         pace = Pace(self.style.interval)
         anything_sent = False
@@ -118,19 +114,14 @@ class Generation:
                 yield b"".join(out)
 
     @asynccontextmanager
-    async def _submitted(self, tally: Tally, meter: Meter) -> AsyncIterator[OutputStream | BeamStream]:
+    async def _submitted(self, tally: Tally, meter: Meter) -> AsyncIterator[OutputStream]:
         """The outputs of the requests. When it ends, however that is, meter and telemetry are told."""
         origin = Origin(CURRENT.get(), self.reply, self.style.stream)
         try:
-            async with self._submit(origin) as stream, tally.metered(meter):
+            async with self.client.submit(self.requests, origin) as stream, tally.metered(meter):
                 yield stream
         finally:
             origin.answered.set_result(tally.reasons)
-
-    def _submit(self, origin: Origin) -> OutputStream | BeamStream:
-        if self.beam is not None:  # its many requests of one token are nothing to tell of
-            return BeamStream(self.client.submit, self.requests, self.beam, self.tokenizer)
-        return self.client.submit(self.requests, origin)
 
     def _scores(self) -> Scores:
         return Scores(self.requests, self.tokenizer, self.reply.chat, self.style, self.echoes)

@@ -138,6 +138,7 @@ class ServerState:
             reasoning=reasoning,
             shown_token_ids=self.dialect.shown_token_ids(use),
             service=body.service(),
+            beam=body.beam(),
         )
         return Generation(
             self.client,
@@ -146,7 +147,6 @@ class ServerState:
             [request],
             body.style(self._stream_interval),
             [self.inputs.final_message(talk)] if body.echo else None,
-            body.beam(),
             ignored or (),
             partial(self.dialect.reader, use, reasoning, show_reasoning=body.include_reasoning),
         )
@@ -173,6 +173,7 @@ class ServerState:
                     cache_salt=body.cache_salt,
                     breakpoints=body.breakpoints(len(prompt)),
                     service=body.service(),
+                    beam=body.beam(),
                 )
             )
         return Generation(
@@ -182,7 +183,6 @@ class ServerState:
             requests,
             body.style(self._stream_interval),
             echoes or None,
-            body.beam(),
             ignored or (),
         )
 

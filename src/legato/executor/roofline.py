@@ -1,10 +1,13 @@
-"""How long a step takes: for each class of op the larger of its arithmetic and its bytes, and what overlaps nothing.
+"""How long a step takes: for each class of op its arithmetic and its bytes, and what depends on neither.
 
-    step = linear + head + attention (decode, prefill) + vector + all-reduce + overhead
+    step = linear (with the head) + attention (decode, prefill) + rest (vector, all-reduce, overhead)
 
 Linear layers and the head read their weights once however many rows there are; decode attention reads the cache of
 every sequence, prefill attention that of its own prompt. With tensor parallelism each device has its share of both, and
 two all-reduces a layer join the rows again. All classes run one after another, as the ops of a plan do.
+
+Attention takes the larger of its arithmetic and its bytes. Linear layers take the larger, and what the machine does not
+hide behind it of the smaller (`Hardware.overlap`).
 """
 
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ class Hardware:
     matmul: float  # efficiency: linear layers and head, of the peak
     prefill: float  # efficiency: attention of prompts, of the peak of bf16
     weights: float  # efficiency: reading weights, of the bandwidth
+    overlap: float = 1.0  # share of a linear layer's arithmetic or bytes, whichever is less, that the other one hides
     cache: float  # efficiency: reading the KV cache, of the bandwidth
     vector: float  # values of a row that norms, rotations and residual adds pass per second
     step_s: float  # per step, whatever it holds
@@ -123,7 +127,10 @@ def work_of(plan: StepPlan, window: int | None) -> Work:
 
 
 class Roofline:
-    """Seconds of a step of one model on one machine. ConfigError where the machine has no figure for the format."""
+    """Seconds of a step of one model on one machine. ConfigError where the machine has no figure for the format.
+
+    position_s: of one position more of context in a decode step. unwindowed: all layers see all positions.
+    """
 
     def __init__(self, model: ModelProfile, hardware: Hardware, numbers: Numbers) -> None:
         if numbers.format not in hardware.flops:
@@ -139,13 +146,12 @@ class Roofline:
         # Where there are more devices than KV heads, some hold the same ones.
         cache = hardware.bandwidth * hardware.cache / numbers.cache_bytes
         self._cache = [cache * min(devices, kind.kv_heads) for kind in model.attention]
+        kinds = zip(model.attention, self._cache, strict=True)
+        self.position_s = sum(
+            kind.layers * max(kind.values / cache, kind.flops / self._prefill) for kind, cache in kinds
+        )
+        self.unwindowed = all(kind.window is None for kind in model.attention)
         self._fixed: dict[tuple[int, int, int], float] = {}
-
-    def decode_rate(self) -> tuple[float, bool]:
-        """Seconds per position of context in a decode step, and whether that is all that a longer context changes."""
-        kinds = zip(self.model.attention, self._cache, strict=True)
-        rate = sum(kind.layers * max(kind.values / cache, kind.flops / self._prefill) for kind, cache in kinds)
-        return rate, all(kind.window is None for kind in self.model.attention)
 
     def fixed_s(self, rows: int, sequences: int, outputs: int) -> float:
         """Seconds of all but attention."""
@@ -154,20 +160,42 @@ class Roofline:
         if seconds is None:
             if len(self._fixed) > 100_000:
                 self._fixed.clear()
-            seconds = self._fixed[key] = self._fixed_s(rows, sequences, outputs)
+            seconds = self._fixed[key] = self.linear_s(rows, outputs) + self.rest_s(rows, sequences)
         return seconds
 
     def step_s(self, plan: StepPlan) -> float:
         """Seconds of a planned step."""
-        fixed = self.fixed_s(plan.num_rows, plan.num_seqs, len(plan.out_rows))
-        rate, linear = self.decode_rate()
-        if linear:
-            work = work_of(plan, None)
-            seconds = fixed + rate * work.decode_context
-            return seconds + self._prefill_s(plan, work) if work.prefill_context else seconds
-        return fixed + self._windowed_s(plan)
+        return self.fixed_s(plan.num_rows, plan.num_seqs, len(plan.out_rows)) + self.attention_s(plan)
 
-    def _prefill_s(self, plan: StepPlan, work: Work) -> float:
+    def linear_s(self, rows: int, outputs: int) -> float:
+        """Seconds of linear layers and head."""
+        model = self.model
+        active = model.params + sum(e.top_k * e.params for e in model.experts)
+        read = model.params + sum(_touched(e, rows) * e.params for e in model.experts)
+        seconds = self._overlapped(2 * active * rows / self._matmul, read / self._weights)
+        if outputs:
+            seconds += self._overlapped(2 * model.head * outputs / self._matmul, model.head / self._weights)
+        return seconds
+
+    def rest_s(self, rows: int, sequences: int) -> float:
+        """Seconds of norms, rotations and residuals, of all-reduces, and of all that is not computing."""
+        vector = rows * self.model.layers * self.model.hidden / (self._hardware.vector * self._devices)
+        overhead = self._hardware.step_s + sequences * self._hardware.sequence_s
+        return vector + self._all_reduces_s(rows) + overhead
+
+    def attention_s(self, plan: StepPlan) -> float:
+        """Seconds of attention."""
+        if not self.unwindowed:
+            return self._windowed_s(plan)
+        work = work_of(plan, None)
+        seconds = self.position_s * work.decode_context
+        return seconds + self._prefill_s(work) if work.prefill_context else seconds
+
+    def _overlapped(self, arithmetic_s: float, bytes_s: float) -> float:
+        shown = 1 - self._hardware.overlap
+        return max(arithmetic_s, bytes_s) + shown * min(arithmetic_s, bytes_s)
+
+    def _prefill_s(self, work: Work) -> float:
         kinds = zip(self.model.attention, self._cache, strict=True)
         return sum(
             kind.layers
@@ -185,16 +213,6 @@ class Roofline:
             )
             seconds += kind.layers * (decode + prefill)
         return seconds
-
-    def _fixed_s(self, rows: int, sequences: int, outputs: int) -> float:
-        model, hardware = self.model, self._hardware
-        active = model.params + sum(e.top_k * e.params for e in model.experts)
-        read = model.params + sum(_touched(e, rows) * e.params for e in model.experts)
-        linear = max(2 * active * rows / self._matmul, read / self._weights)
-        head = max(2 * model.head * outputs / self._matmul, model.head / self._weights) if outputs else 0.0
-        vector = rows * model.layers * model.hidden / (hardware.vector * self._devices)
-        overhead = hardware.step_s + sequences * hardware.sequence_s
-        return linear + head + vector + self._all_reduces_s(rows) + overhead
 
     def _all_reduces_s(self, rows: int) -> float:
         """Ring all-reduces after attention and MLP of each layer."""

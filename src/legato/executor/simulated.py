@@ -42,7 +42,7 @@ class SimulatedExecutor:
         self._clock = clock
         self._plan: StepPlan | None = None
         self.ends_s: list[float] = []
-        self._decode_rate, self.leaps = cost.decode_rate()
+        self.leaps = cost.unwindowed
         span = info.vocab_size - _FIRST_TOKEN
         count = info.max_position + 1
         self._tokens = array("i", (_FIRST_TOKEN + position % span if span > 0 else 0 for position in range(count)))
@@ -59,10 +59,11 @@ class SimulatedExecutor:
         They end exactly when as many single launches would have ended. Needs `leaps`: no layer has a window.
         """
         rows = plan.num_rows
-        fixed, rate = self._cost.fixed_s(rows, rows, rows), self._decode_rate
+        fixed, rate = self._cost.fixed_s(rows, rows, rows), self._cost.position_s
         first = sum(plan.positions) + rows
-        times = (fixed + rate * context for context in range(first, first + steps * rows, rows))
-        self._start(plan, list(accumulate(times, initial=self._clock.now_s))[1:])
+        times = [fixed + rate * context for context in range(first, first + steps * rows, rows)]
+        times[0] += self._clock.now_s
+        self._start(plan, list(accumulate(times)))
 
     def cut(self, at_s: float) -> None:
         """Leave out the steps of the launch in flight that would begin at `at_s` or later."""

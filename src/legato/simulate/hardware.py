@@ -51,6 +51,8 @@ def _check(values: Mapping[str, Any], where: str) -> None:
             good = isinstance(value, int) and _above_0(value)
         elif key in ("link", "link_s", "step_s", "sequence_s", "price"):
             good = value == 0 or _above_0(value)
+        elif key == "overlap":
+            good = value == 0 or (_above_0(value) and value <= 1)
         else:
             good = _above_0(value)
         if not good:

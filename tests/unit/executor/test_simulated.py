@@ -53,6 +53,18 @@ def test_a_prefill_is_arithmetic():
     assert cost.step_s(plan_of((32, 96))) == pytest.approx(expected)
 
 
+def test_what_does_not_overlap_is_added():
+    """Of a linear layer and of the head; the parts of a step are all of it."""
+    plan, rows = plan_of((99, 100), (199, 200)), 2
+    hidden, half, added = (Roofline(MODEL, replace(HARDWARE, overlap=share), BF16) for share in (1.0, 0.5, 0.0))
+    for size, outputs in ((MODEL.params, 0), (MODEL.params + MODEL.head, rows)):
+        read, arithmetic = size * 2 / (1e9 * 0.8), 2 * rows * size / 5e8
+        assert hidden.linear_s(rows, outputs) == pytest.approx(arithmetic)
+        assert half.linear_s(rows, outputs) == pytest.approx(arithmetic + read / 2)
+        assert added.linear_s(rows, outputs) == pytest.approx(arithmetic + read)
+    assert added.step_s(plan) == pytest.approx(added.linear_s(2, 2) + added.attention_s(plan) + added.rest_s(2, 2))
+
+
 def test_devices_share_the_work_and_pay_for_it():
     free = replace(HARDWARE, link=1e30, link_s=0.0, step_s=0.0, sequence_s=0.0)
     one, two, four = (Roofline(MODEL, free, replace(BF16, devices=n)).step_s(plan_of((300, 301))) for n in (1, 2, 4))

@@ -60,6 +60,7 @@ def test_built_in_machines_can_be_read(name):
         ("step_s =", "stp_s =", "mine.stp_s: not a key"),
         ("bandwidth = 1e9", "", "mine.bandwidth: missing"),
         ("matmul = 0.5", "matmul = 0", "mine.matmul: 0 is not possible"),
+        ("weights = 0.5", "weights = 0.5\noverlap = 1.5", "mine.overlap: 1.5 is not possible"),
         ("{ bf16 = 1e9 }", "{ bf16 = -1.0 }", "mine.flops: "),
         ("link = 1e9", "link = 0", "mine.link: needed for 2 devices"),
         ("devices = 2", "devices = 2.5", r"mine.devices: 2\.5 is not possible"),

@@ -88,6 +88,41 @@ def test_a23_two_calls_are_the_same_streamed_as_whole(server: Running, saying: S
     assert all(call.id.startswith("call_") for call in starts)
 
 
+def test_answers_that_are_looked_through_for_calls_are_counted_as_in_vllm(saying: Saying) -> None:
+    with serving(ScriptedExecutor(vocab_size=saying.vocab_size, emit=saying), HERMES) as server:
+
+        def counts() -> dict[tuple[str, str], float]:
+            return {
+                (mode, outcome): server.engine.metrics.registry.get_sample_value(
+                    "vllm:tool_call_parser_invocations_total",
+                    {"model_name": MODEL, "mode": mode, "outcome": outcome, "request_type": "chat_completions"},
+                )
+                or 0
+                for mode in ("streaming", "non_streaming")
+                for outcome in ("tool_call", "no_tool_call")
+            }
+
+        whole = {"messages": ASK, "tools": TOOLS}
+        saying.set(CALL)
+        server.post(CHAT, **whole, n=2, temperature=1)
+        saying.set("No.")
+        server.post(CHAT, **whole)
+        server.post(CHAT, messages=ASK)  # nobody looks for calls
+        server.post(CHAT, **whole, tool_choice="none")
+        assert counts() == {
+            ("streaming", "tool_call"): 0,
+            ("streaming", "no_tool_call"): 0,
+            ("non_streaming", "tool_call"): 2,
+            ("non_streaming", "no_tool_call"): 1,
+        }
+        saying.set(CALL)
+        stream = server.stream(CHAT, **whole)
+        calls = [chunk for chunk in stream.chunks if chunk["choices"][0]["delta"].get("tool_calls")]
+        found = counts()
+        assert 1 <= found["streaming", "tool_call"] <= len(calls)
+        assert found["streaming", "no_tool_call"] > 0
+
+
 def test_a_call_alone_has_no_content(server: Running, saying: Saying) -> None:
     saying.set(CALL)
     assert both_ways(server, tool_choice="auto")[0].keys() == {"role", "tool_calls"}

@@ -25,6 +25,11 @@ class AnswerReader:
         self.num_calls = 0
 
     @property
+    def reads_calls(self) -> bool:
+        """Whether it looks for calls at all."""
+        return self._calls is not None
+
+    @property
     def in_call(self) -> bool:
         """A call has begun and not ended: its arguments are no JSON yet."""
         return self._calls is not None and self._calls.in_call

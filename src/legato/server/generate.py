@@ -14,7 +14,7 @@ from legato.protocol.answers import Message
 from legato.protocol.errors import error_frame
 from legato.protocol.logprobs import ScoredToken
 from legato.protocol.responses import Reply, Style
-from legato.server.answers import Answers, NewReader, plain_reader
+from legato.server.answers import Answers, NewReader, ToolReadings, plain_reader
 from legato.server.context import CURRENT, Origin
 from legato.server.limits import Meter
 from legato.server.pace import Pace
@@ -43,6 +43,7 @@ class Generation:
     echoes: Sequence[Echo] | None = None  # per prompt: what its answers begin with
     ignored: Sequence[str] = ()  # unknown fields of the request that were let pass
     new_reader: NewReader = plain_reader
+    readings: ToolReadings | None = None  # counts what is looked through for tool calls
 
     def estimated_tokens(self) -> int:
         """Tokens of the prompts and, about, of the answers."""
@@ -52,7 +53,7 @@ class Generation:
         """The body of the answer once all choices have ended; the error of one that failed (see `_failure`)."""
         tally = Tally(self.requests, self.style)
         scores = self._scores()
-        answers = Answers(self.new_reader, tally.num_choices)
+        answers = Answers(self.new_reader, tally.num_choices, self.style.stream, self.readings)
         messages = [Message(scores.echo(index)) for index in range(tally.num_choices)]
         scored: list[list[ScoredToken]] = [[] for _ in range(tally.num_choices)]
         tokens: list[list[int]] = [[] for _ in range(tally.num_choices)]
@@ -82,7 +83,7 @@ class Generation:
     async def frames(self, meter: Meter) -> AsyncGenerator[bytes, None]:
         """Server-sent events, as many at a time as one step gave. A failure before the first one is raised."""
         tally = Tally(self.requests, self.style)
-        answers = Answers(self.new_reader, tally.num_choices)
+        answers = Answers(self.new_reader, tally.num_choices, self.style.stream, self.readings)
         writer = StreamWriter(self.reply, self.style, self._scores(), answers, tally)
         async with self._submitted(tally, meter) as stream:
             async for frames in self._stream(stream, tally, writer):

@@ -22,6 +22,7 @@ from legato.engine.client import EngineClient
 from legato.engine.instruments import Instruments
 from legato.engine.timeline import Timeline
 from legato.engine.traffic import TrafficRecorder
+from legato.server.answers import ToolReadings
 from legato.server.app import create_app
 from legato.server.connection import Connection
 from legato.server.http_metrics import HttpMetrics
@@ -129,6 +130,7 @@ class HttpServer(uvicorn.Server):
         self.exit_status = 0
         self.engine_hangs = False
         self._instruments = Instruments((), ())
+        self._of_model = Instruments(("model_name",), engine.model_names[:1])
         self._lag = self._instruments.histogram(
             "legato:event_loop_lag_seconds", "By how much timers of the event loop come late.", BUCKETS
         )
@@ -151,6 +153,7 @@ class HttpServer(uvicorn.Server):
             permissive_fields=config.permissive_fields,
             trust_request_chat_template=config.trust_request_chat_template,
             makes_traces=config.otlp_traces_endpoint is not None,
+            readings=ToolReadings(self._of_model),
         )
         admin_port = None if config.admin_port is None else sockets[-1].getsockname()[1]
         super().__init__(
@@ -174,7 +177,8 @@ class HttpServer(uvicorn.Server):
         """Take over an engine whose thread has not begun."""
         self.engine = engine
         self.client = EngineClient(engine.loop)
-        engine.metrics.registry.register(self._instruments)
+        for instruments in (self._instruments, self._of_model):
+            engine.metrics.registry.register(instruments)
         listeners = [each.ended for each in (self._telemetry, self._recorder) if each is not None]
         if listeners:
             self.client.on_end = partial(_tell, listeners)

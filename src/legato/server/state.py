@@ -19,6 +19,7 @@ from legato.protocol.chat import TemplateFields, parse_chat
 from legato.protocol.completion import parse_completion
 from legato.protocol.requests import GenerateBody
 from legato.protocol.responses import Reply
+from legato.server.answers import ToolReadings
 from legato.server.generate import Generation
 
 __all__ = ["ServerState"]
@@ -45,6 +46,7 @@ class ServerState:
         permissive_fields: bool,
         trust_request_chat_template: bool,
         makes_traces: bool,
+        readings: ToolReadings | None = None,
     ) -> None:
         self.use(engine, client)
         self.max_body_bytes = max_body_bytes
@@ -54,6 +56,7 @@ class ServerState:
         self.open_requests = 0
         self.makes_traces = makes_traces
         self.dialect = dialect
+        self._readings = readings
         self._stall_timeout_s = stall_timeout_s
         self._stream_interval = stream_interval
         self._permissive_fields = permissive_fields
@@ -149,6 +152,7 @@ class ServerState:
             [self.inputs.final_message(talk)] if body.echo else None,
             ignored or (),
             partial(self.dialect.reader, use, reasoning, show_reasoning=body.include_reasoning),
+            self._readings,
         )
 
     def completion(self, arrival_s: float, data: bytes) -> Generation:

@@ -69,7 +69,7 @@ def _part(part: Any, where: str) -> str:
         raise RequestError(f"{where} must be an object", param=where)
     if (kind := part.get("type")) != "text":
         shown = repr(kind[:64]) if isinstance(kind, str) else "no string"
-        raise RequestError(f"{where}.type is {shown}, but only parts of type 'text' are read", param=f"{where}.type")
+        raise RequestError(f"{where}.type: {shown} is not supported, only 'text' is", param=f"{where}.type")
     text = part.get("text")
     if not isinstance(text, str):
         raise RequestError(f"{where}.text is not a string", param=f"{where}.text")

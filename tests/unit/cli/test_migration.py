@@ -38,6 +38,9 @@ max-cpu-loras lora-dtype limit-mm-per-prompt mm-processor-kwargs mm-processor-ca
 allowed-local-media-path allowed-media-domains structured-outputs-config otlp-traces-endpoint collect-detailed-traces
 disable-log-stats custom-histogram-buckets kv-cache-metrics enable-mfu-metrics show-hidden-metrics-for-version
 profiler-config weight-transfer-config
+grpc-port device-memory-utilization offload-backend offload-group-size offload-prefetch-step prefix-match-unit
+eplb-config elastic-ep-max-dp-size dbo-decode-token-threshold dbo-prefill-token-threshold master-addr master-port
+spec-model spec-tokens mm-encoder-tp-mode kv-cache-metrics-sample cudagraph-metrics per-request-spec-decode-metrics
 """
 
 

@@ -16,18 +16,22 @@ uint16_t load_u16(const uint8_t* p) {
   return value;
 }
 
+// Codes are copied first: a compiler that knows that `out` does not overlap them uses vectors.
 void dequantize_q8_0(const uint8_t* row, int32_t k, float* out) {
   for (int32_t b = 0; b < k / kBlock; ++b, row += 34, out += kBlock) {
     const float d = f16_to_f32(load_u16(row));
-    for (int32_t j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(row[2 + j]));
+    int8_t codes[kBlock];
+    std::memcpy(codes, row + 2, sizeof codes);
+    for (int32_t j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(codes[j]);
   }
 }
 
-void dequantize_nibbles(const uint8_t* nibbles, float d, float zero, float m, float* out) {
-  for (int32_t j = 0; j < kBlock / 2; ++j) {
-    out[j] = d * (static_cast<float>(nibbles[j] & 15) - zero) + m;
-    out[j + kBlock / 2] = d * (static_cast<float>(nibbles[j] >> 4) - zero) + m;
-  }
+void dequantize_nibbles(const uint8_t* nibbles, float d, int32_t zero, float m, float* out) {
+  constexpr int32_t kHalf = kBlock / 2;
+  uint8_t pairs[kHalf];
+  std::memcpy(pairs, nibbles, sizeof pairs);
+  for (int32_t j = 0; j < kHalf; ++j) out[j] = d * static_cast<float>((pairs[j] & 15) - zero) + m;
+  for (int32_t j = 0; j < kHalf; ++j) out[j + kHalf] = d * static_cast<float>((pairs[j] >> 4) - zero) + m;
 }
 
 }  // namespace
@@ -66,11 +70,11 @@ void dequantize_row(TableType source, const uint8_t* row, int32_t k, float* out)
       return dequantize_q8_0(row, k, out);
     case TableType::q4_0:
       for (int32_t b = 0; b < k / kBlock; ++b, row += 18)
-        dequantize_nibbles(row + 2, f16_to_f32(load_u16(row)), 8.0f, 0.0f, out + b * kBlock);
+        dequantize_nibbles(row + 2, f16_to_f32(load_u16(row)), 8, 0.0f, out + b * kBlock);
       return;
     case TableType::q4_1:
       for (int32_t b = 0; b < k / kBlock; ++b, row += 20)
-        dequantize_nibbles(row + 4, f16_to_f32(load_u16(row)), 0.0f, f16_to_f32(load_u16(row + 2)), out + b * kBlock);
+        dequantize_nibbles(row + 4, f16_to_f32(load_u16(row)), 0, f16_to_f32(load_u16(row + 2)), out + b * kBlock);
       return;
   }
 }

@@ -1,7 +1,10 @@
 """From a plan and a checkpoint to the tensors of an engine file: fused, interleaved, padded and packed."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +23,8 @@ Bytes = npt.NDArray[np.uint8]
 
 _PANEL = 64  # output columns of a packed panel, and floats that a vector is padded to
 _LINEAR, _TABLE, _VECTOR = range(3)
-_PANELS_PER_TASK = 16
+_TASKS_PER_THREAD = 4
+_LEAST_PANELS = 16  # of a task
 _F32, _F16, _BF16, _I8, _Q4 = (("f32", 0), ("f16", 1), ("bf16", 2), ("i8", 3), ("q4", 4))
 _WEIGHT_TYPES = {  # format -> type of csrc/kernels/kernels.h: name in the binding, number
     "f32": _F32,
@@ -44,16 +48,18 @@ def pack_tensors(
     """
     total = sum(source_bytes(tensor, source) for tensor in plan.tensors)
     done = 0
-    for tensor in plan.tensors:
-        try:
-            record, data = _PACKERS[tensor.kind](tensor, [source.read(name) for name in tensor.sources], threads)
-        except ValueError as error:
-            names = ", ".join(tensor.sources)
-            raise CheckpointError(f"{source.config_file}: cannot pack {names} as {tensor.format}: {error}") from error
-        yield record, data.data
-        done += source_bytes(tensor, source)
-        if progress is not None:
-            progress("packing weights", done, total)
+    with ThreadPoolExecutor(threads) as pool:
+        workers = _Workers(pool, threads)
+        for tensor in plan.tensors:
+            try:
+                record, data = _PACKERS[tensor.kind](tensor, [source.read(name) for name in tensor.sources], workers)
+            except ValueError as error:
+                what = f"cannot pack {', '.join(tensor.sources)} as {tensor.format}"
+                raise CheckpointError(f"{source.config_file}: {what}: {error}") from error
+            yield record, data.data
+            done += source_bytes(tensor, source)
+            if progress is not None:
+                progress("packing weights", done, total)
 
 
 def source_bytes(tensor: Tensor, source: TensorSource) -> int:
@@ -62,12 +68,25 @@ def source_bytes(tensor: Tensor, source: TensorSource) -> int:
     size = 0.0
     for name in tensor.sources:
         info = infos[name]
-        values = int(np.prod(info.shape, dtype=np.int64))
-        size += values * FORMATS[format_for_source(info.dtype)].bits / 8
+        size += math.prod(info.shape) * FORMATS[format_for_source(info.dtype)].bits / 8
     return int(size)
 
 
-def _pack_linear(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[TensorRecord, Bytes]:
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """Threads that share the panels of a tensor."""
+
+    pool: ThreadPoolExecutor
+    threads: int
+
+    def run(self, pack: Callable[[int, int], None], panels: int) -> None:
+        """pack(begin, end) for runs of panels that cover [0, panels)."""
+        size = max(_LEAST_PANELS, -(-panels // (_TASKS_PER_THREAD * self.threads)))
+        begins = range(0, panels, size)
+        list(self.pool.map(pack, begins, [min(begin + size, panels) for begin in begins]))
+
+
+def _pack_linear(tensor: Tensor, parts: list[RawTensor], workers: _Workers) -> tuple[TensorRecord, Bytes]:
     n, k = tensor.shape
     format = FORMATS[tensor.format]
     type_name, type_code = _WEIGHT_TYPES[tensor.format]
@@ -77,25 +96,20 @@ def _pack_linear(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[
     sources = [(part.info.dtype, np.ascontiguousarray(part.data)) for part in parts]
     out = np.empty(weight.bytes, np.uint8)
 
-    def pack_panels(begin: int) -> None:
-        end = min(begin + _PANELS_PER_TASK, weight.panels)
-        _native.pack_weight(weight, sources, out, tensor.interleave, begin, end)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(pack_panels, range(0, weight.panels, _PANELS_PER_TASK)))
+    workers.run(partial(_native.pack_weight, weight, sources, out, tensor.interleave), weight.panels)
     facts = (_LINEAR, type_code, weight.layout, n, k, weight.n_pad, weight.k_pad)
     quant = (format.group, format.zero, int(format.has_min))
     return TensorRecord(*facts, *quant, offset=0, size=weight.bytes, panel_bytes=weight.panel_bytes), out
 
 
-def _pack_table(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[TensorRecord, Bytes]:
+def _pack_table(tensor: Tensor, parts: list[RawTensor], workers: _Workers) -> tuple[TensorRecord, Bytes]:
     n, k = tensor.shape
     data = np.ascontiguousarray(parts[0].data)
     facts = (_TABLE, _TABLE_TYPES[tensor.format], 0, n, k, 0, 0, 0, 0, 0)
     return TensorRecord(*facts, offset=0, size=data.nbytes, panel_bytes=data.shape[1]), data.reshape(-1)
 
 
-def _pack_vector(tensor: Tensor, parts: list[RawTensor], threads: int) -> tuple[TensorRecord, Bytes]:
+def _pack_vector(tensor: Tensor, parts: list[RawTensor], workers: _Workers) -> tuple[TensorRecord, Bytes]:
     arrays = [dequantize(part.info.dtype, part.data).reshape(-1) for part in parts]
     if tensor.interleave:
         panels = [np.pad(a, (0, _padded(len(a)) - len(a))).reshape(-1, _PANEL) for a in arrays]

@@ -136,8 +136,9 @@ def _tokens(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def _array(metadata: Mapping[str, Any], key: str, types: tuple[type, ...]) -> list[Any]:
+    """Arrays of a GGUF file hold one type, so the first value speaks for all."""
     values = metadata.get(key)
-    if not isinstance(values, list) or not values or not set(map(type, values)) <= set(types):
+    if not isinstance(values, list) or not values or type(values[0]) not in types:
         raise CheckpointError(f"GGUF: {key} is missing, empty or not an array of {types[0].__name__}")
     return values
 
@@ -216,12 +217,12 @@ def _byte_level(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    parts = [entry.partition(" ") for entry in merges]
-    for index, part in enumerate(parts):
-        if not all(part):
+def _pairs(merges: Sequence[str]) -> list[list[str]]:
+    pairs = [entry.split(" ", 1) for entry in merges]
+    for index, pair in enumerate(pairs):
+        if len(pair) != 2 or "" in pair:
             raise CheckpointError(f"GGUF: tokenizer.ggml.merges[{index}] {merges[index]!r} is not two tokens")
-    return [(left, right) for left, _, right in parts]
+    return pairs
 
 
 def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, Any]:

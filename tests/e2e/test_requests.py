@@ -1,5 +1,6 @@
 """What is refused, how, and that nobody else suffers from it (oracle 6)."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,14 @@ def test_a20_broken_bodies(server: Running, path: str, data: bytes) -> None:
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 def test_a20_other_content_types(server: Running, kind: str | None) -> None:
     assert_error(raw(server, COMPLETIONS, b'{"prompt": "hi"}', kind), 415)
+
+
+def test_a20_compressed_bodies_are_refused_by_name(server: Running) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    data = gzip.compress(b'{"prompt": "hi"}')
+    assert "gzip" in assert_error(server.http.post(COMPLETIONS, content=data, headers=headers), 415)
+    plain = server.http.post(COMPLETIONS, json={"prompt": "hi"}, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_a_charset_does_no_harm(server: Running) -> None:
@@ -341,6 +350,33 @@ def test_a28_request_ids(server: Running) -> None:
     assert len(with_id("a" * 10_000).headers["x-request-id"]) == 128
     assert_error(with_id("a\tb"), 400)
     assert server.http.get("/health").headers["x-request-id"]
+
+
+@pytest.mark.parametrize("label", [{"headers": {"x-request-id": "mine"}}, {"body": {"request_id": "mine"}}])
+def test_a28_two_at_once_with_one_id_do_not_meet(label: dict[str, Any]) -> None:
+    """Both finish with their own text; one that leaves ends its own alone."""
+    script = Script()
+    for name in ("one", "two", "left"):
+        script.set(name, byte_tokens(f"of {name}"))
+    executor = ScriptedExecutor(vocab_size=VOCAB, emit=script)
+    with serving(executor) as server, ThreadPoolExecutor(2) as pool:
+
+        def ask(prompt: str, **more: Any) -> httpx.Response:
+            body = {"prompt": prompt, **label.get("body", {})}
+            return server.http.post(COMPLETIONS, json=body, headers=label.get("headers"), **more)
+
+        executor.gate.clear()
+        both = [pool.submit(ask, prompt) for prompt in ("one", "two")]
+        wait_until(lambda: server.server.client.num_open == 2)
+        with pytest.raises(httpx.ReadTimeout):
+            ask("left", timeout=httpx.Timeout(20, read=0.2))
+        wait_until(lambda: server.server.client.num_open == 2)
+        executor.gate.set()
+        answers = [each.result(20) for each in both]
+        assert [text_of(answer) for answer in answers] == ["of one", "of two"]
+        names = [answer.headers["x-request-id"] for answer in answers] + [answer.json()["id"] for answer in answers]
+        assert names.count("mine") + names.count("cmpl-mine") == 2
+        server.wait_drained()
 
 
 def test_the_official_client_raises_its_own_errors(server: Running) -> None:

@@ -121,6 +121,8 @@ def test_d10_every_setting_has_an_effect(server: Running) -> None:
     assert tokens(server, **{**hot, "seed": 6}) != sampled
     for strict in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
         assert tokens(server, **hot, **strict) == greedy
+    for loose in ({"top_k": 50}, {"top_p": 0.5}, {"min_p": 0.1}, {"top_k": 3, "top_p": 1.0, "seed": 8}):
+        assert tokens(server, temperature=0, **loose) == greedy, "D16: at temperature 0 nothing is drawn"
     first = greedy[0]
     assert tokens(server, temperature=0, logit_bias={str(first): -100})[0] != first
     assert tokens(server, temperature=0, logit_bias={"200": 100}) == [200] * 12

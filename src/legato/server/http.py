@@ -54,13 +54,15 @@ def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | Non
 
 
 async def read_json_body(request: HttpRequest, limit: int) -> bytes:
-    """The body, at most `limit` bytes of it (413), sent as application/json (415) within `BODY_TIMEOUT_S` (408).
+    """The body, at most `limit` bytes of it (413), sent as plain application/json (415) within `BODY_TIMEOUT_S` (408).
 
     ClientGone where it breaks off.
     """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpError(415, f"content-type must be application/json, not {kind[:64] or 'missing'!r}")
+    if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise HttpError(415, f"content-encoding {coding[:64]!r} is not supported: send the body as it is")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)

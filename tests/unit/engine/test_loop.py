@@ -3,12 +3,13 @@
 import inspect
 import sys
 import threading
+import time
 
 import pytest
 
 from legato.core.config import EngineConfig, SchedulerConfig
 from legato.core.errors import LegatoError, QueueFullError
-from legato.core.types import FinishReason, Request, SamplingParams
+from legato.core.types import FinishReason, Request, SamplingParams, StepResult
 from legato.engine.assemble import Engine, assemble
 from legato.engine.loop import EngineLoop
 from legato.engine.outputs import Output
@@ -76,6 +77,34 @@ def test_p3_waiting_prompts_are_bounded_in_tokens() -> None:
 def test_prompts_that_wait_are_compact() -> None:
     it = engine(ScriptedExecutor(vocab_size=VOCAB))
     assert sys.getsizeof(request(it, "a" * 1000).prompt) < 5 * 1000
+
+
+def test_f02_many_short_steps_without_text_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long prompts give no text for long: only a step that does not end is a stall."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    executor = ScriptedExecutor(vocab_size=VOCAB, num_blocks=200)
+    it = engine(executor, max_num_batched_tokens=16, long_prefill_token_threshold=8)
+    collect, stalls, texts = executor.collect, list[float](), list[str]()
+
+    def slow(step_id: int) -> StepResult:
+        nonlocal now
+        now += 4
+        stalls.append(it.loop.stalled_s())
+        return collect(step_id)
+
+    executor.collect = slow  # type: ignore[method-assign]
+    it.loop.publish = lambda outputs: texts.extend(output.text for output in outputs)
+    it.loop.submit([request(it, letter * 200, max_tokens=1) for letter in "ab"])
+    thread = threading.Thread(target=it.loop.run)
+    thread.start()
+    while not any(texts):
+        time.sleep(0.001)
+    it.loop.stop()
+    thread.join(20)
+    assert now > 1000 + 20 * 4, "no text came for far longer than a step may last"
+    assert max(stalls) <= 4
+    assert it.loop.stalled_s() == 0
 
 
 def test_stop_ends_what_runs_and_refuses_what_comes() -> None:

@@ -65,9 +65,16 @@ double time_layers(const KernelTable& table, const KvPool& pool, int32_t layers,
   args.q_stride = args.out_stride = width;
   ThreadPool threads_pool(threads);
   const auto run_piece = [&](int64_t index, int thread) {
-    const AttentionPiece& piece = work.pieces[static_cast<size_t>(index)];
-    const int32_t* blocks = columns.block_table.data() + int64_t{piece.sequence} * shape.blocks_each();
-    table.attention(args, item_of(piece, blocks, scratch[static_cast<size_t>(thread)].as<float>()));
+    const auto item_at = [&](const AttentionPiece& piece) {
+      return item_of(piece, columns.block_table.data() + int64_t{piece.sequence} * shape.blocks_each(),
+                     scratch[static_cast<size_t>(thread)].as<float>());
+    };
+    AttentionItem item = item_at(work.pieces[static_cast<size_t>(index)]), next;
+    if (const AttentionPiece* after = work.after(index, threads)) {
+      next = item_at(*after);
+      item.next = &next;
+    }
+    table.attention(args, item);
   };
   return best_seconds(min_seconds,
                       [&] {

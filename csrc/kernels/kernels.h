@@ -184,6 +184,7 @@ struct AttentionItem {
   const int32_t* block_table;  // logical to physical, of this sequence
   float* partial;              // [split - split_begin][row][group head] entries
   float* scratch;              // attention_scratch bytes, private to the thread
+  const AttentionItem* next;   // null, or what the thread will probably do next: its first split is asked for
 };
 
 // ------------------------------------------------------------------------------------------------------------- sampler

@@ -134,9 +134,16 @@ void Model::run_attention(const BoundAttention& op, const StepInput& step) {
   const int64_t entry = attention_partial_floats(args.kv);
   float* partials = partials_.as<float>();
   pool_.run(static_cast<int64_t>(work.pieces.size()), [&](int64_t i, int thread) {
+    const auto item_at = [&](const AttentionPiece& piece) {
+      return item_of(piece, table.blocks.data() + table.offsets[static_cast<size_t>(piece.sequence)],
+                     threads_[static_cast<size_t>(thread)].scratch.as<float>());
+    };
     const AttentionPiece& piece = work.pieces[static_cast<size_t>(i)];
-    AttentionItem item = item_of(piece, table.blocks.data() + table.offsets[static_cast<size_t>(piece.sequence)],
-                                 threads_[static_cast<size_t>(thread)].scratch.as<float>());
+    AttentionItem item = item_at(piece), next;
+    if (const AttentionPiece* after = work.after(i, options_.threads)) {
+      next = item_at(*after);
+      item.next = &next;
+    }
     item.partial = piece.partial < 0 ? nullptr : partials + piece.partial * entry;
     kernels_.attention(args, item);
   });

@@ -92,6 +92,12 @@ struct AttentionMerge {
 struct AttentionWork {
   std::vector<AttentionPiece> pieces;  // costliest first
   std::vector<AttentionMerge> merges;
+
+  // What a thread that keeps pace takes after piece i, since pieces are handed out in order; null: nothing.
+  const AttentionPiece* after(int64_t i, int32_t threads) const {
+    const size_t next = static_cast<size_t>(i + threads);
+    return next < pieces.size() ? &pieces[next] : nullptr;
+  }
 };
 
 struct AttentionShape {

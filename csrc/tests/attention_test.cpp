@@ -47,6 +47,17 @@ struct Model {
   KvView kv;  // of memory that run() guards
 };
 
+// Item `index` of rows cut into runs of `rows` and every kv head; without scratch.
+AttentionItem item_at(Model& m, int32_t index, int32_t rows) {
+  AttentionItem item{};
+  item.row_begin = index / m.shape.kv_heads * rows;
+  item.row_end = std::min(kRows, item.row_begin + rows);
+  item.kv_head = index % m.shape.kv_heads;
+  item.split_end = (item.row_end - 1) / kKvSplit + 1;
+  item.block_table = m.block_table.data();
+  return item;
+}
+
 std::vector<float> run(const KernelTable& table, Model& m, int threads, int32_t rows_per_item) {
   ThreadPool pool(threads);
   Guarded<uint8_t> cache(static_cast<size_t>(m.kv.block_bytes * kBlocks));
@@ -81,13 +92,11 @@ std::vector<float> run(const KernelTable& table, Model& m, int threads, int32_t 
   const size_t scratch_floats = attention_scratch_bytes(m.kv, m.shape.heads) / sizeof(float);
   Guarded<float> scratch(scratch_floats * static_cast<size_t>(threads));
   const int32_t cuts = (kRows + rows_per_item - 1) / rows_per_item;
-  pool.run(int64_t{cuts} * m.shape.kv_heads, [&](int64_t index, int thread) {
-    AttentionItem item{};
-    item.row_begin = static_cast<int32_t>(index) / m.shape.kv_heads * rows_per_item;
-    item.row_end = std::min(kRows, item.row_begin + rows_per_item);
-    item.kv_head = static_cast<int32_t>(index) % m.shape.kv_heads;
-    item.split_end = (item.row_end - 1) / kKvSplit + 1;
-    item.block_table = m.block_table.data();
+  const int32_t last = cuts * m.shape.kv_heads - 1;
+  pool.run(int64_t{last} + 1, [&](int64_t index, int thread) {
+    AttentionItem item = item_at(m, static_cast<int32_t>(index), rows_per_item);
+    const AttentionItem next = item_at(m, std::min(static_cast<int32_t>(index) + threads, last), rows_per_item);
+    if (threads > 1) item.next = &next;  // asked for, at most: alone and in a crowd must agree
     item.scratch = scratch.data() + scratch_floats * static_cast<size_t>(thread);
     table.attention(a, item);
   });

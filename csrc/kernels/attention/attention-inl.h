@@ -310,10 +310,13 @@ void attend(const AttentionArgs& a, const AttentionItem& item) {
   find_tiles(a, item, item.split_begin, tiles[item.split_begin % 2]);
   for (int32_t split = item.split_begin; split < item.split_end; ++split) {
     const uint8_t* const* keys = tiles[split % 2];
-    const uint8_t* const* next = keys;  // of the last split itself: they are in the cache
+    const uint8_t** next = tiles[(split + 1) % 2];
     if (split + 1 < item.split_end) {
-      find_tiles(a, item, split + 1, tiles[(split + 1) % 2]);
-      next = tiles[(split + 1) % 2];
+      find_tiles(a, item, split + 1, next);
+    } else if (item.next != nullptr) {
+      find_tiles(a, *item.next, item.next->split_begin, next);
+    } else {
+      __builtin_memcpy(next, keys, sizeof(tiles[0]));  // they are in the cache
     }
     for (int32_t first = 0; first < queries; first += kQueries) {
       const int32_t count = smaller(queries - first, kQueries);

@@ -162,6 +162,14 @@ def test_a20_what_is_wrong_inside_is_named_by_its_whole_path(
     assert param in assert_error(server.post(CHAT, **{"messages": TALK, **fields}), 400, param=param)
 
 
+def test_the_length_of_an_answer_goes_by_the_name_it_was_given(server: Running) -> None:
+    for wrong in (0, -1, 10**6):
+        for fields in ({"max_completion_tokens": wrong}, {"max_completion_tokens": wrong, "max_tokens": 3}):
+            answer = server.post(CHAT, messages=TALK, **fields)
+            assert "max_completion_tokens must" in assert_error(answer, 400, param="max_completion_tokens")
+        assert_error(server.post(CHAT, messages=TALK, max_tokens=wrong), 400, param="max_tokens")
+
+
 ASIDE = {
     "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "safety_identifier": "s",
     "prompt_cache_key": "k", "spaces_between_special_tokens": False,

@@ -162,7 +162,7 @@ def test_a31_a_failure_in_mid_stream_is_no_success() -> None:
     script, read = Script(), threading.Event()
     script.set("hi", byte_tokens("abcdefgh"))
     executor = ScriptedExecutor(vocab_size=VOCAB, emit=script, faulty=lambda h: len(h) == 5 and read.wait(20))
-    body: dict[str, Any] = {"prompt": "hi", "max_tokens": 20, "stream": True}
+    body: dict[str, Any] = {"prompt": "hi", "max_tokens": 20, "stream": True, "logprobs": 1}
     with serving(executor) as server:
         with server.http.stream("POST", COMPLETIONS, json=body) as response:
             lines = response.iter_lines()
@@ -171,7 +171,7 @@ def test_a31_a_failure_in_mid_stream_is_no_success() -> None:
             data += [line for line in lines if line]
         *chunks, last = [json.loads(line.removeprefix("data: ")) for line in data]
         assert set(last) == {"error"}
-        assert [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]] == [None] * 3
+        assert [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]] == [None] * 3, "and no more"
         read.clear()
         events = iter(server.api.completions.create(model=MODEL, **body))
         assert next(events).choices[0].text == "a"

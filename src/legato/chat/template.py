@@ -103,7 +103,7 @@ class ChatTemplate:
 
     def _require(self, name: str, param: str) -> None:
         if name not in self._variables:
-            raise RequestError(f"the chat template of this model does not use {name!r}", param=param)
+            raise RequestError(f"the chat template does not use {name!r}", param=param)
 
     def _render(self, template: Template, values: Mapping[str, Any]) -> str:
         variables = {"documents": None, **self._tokenizer.assets.template_tokens, **values}

@@ -82,7 +82,9 @@ class OutputStream:
         """End all requests; an error takes the place of this output."""
         log.warning("a client does not read its answer: %d requests are aborted", len(self._open))
         error = "the answer was not read as fast as it came"
-        self._arrived.append(replace(output, text="", tokens=(), finish=FinishReason.ERROR, error=error))
+        counted = output.num_tokens - len(output.tokens)
+        last = Output(output.request_id, output.choice, "", (), counted, finish=FinishReason.ERROR, error=error)
+        self._arrived.append(replace(last, num_cached=output.num_cached, num_pinned=output.num_pinned))
         for request_id in self._open:
             self._client.abort(request_id)
         self._open.clear()

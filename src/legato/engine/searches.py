@@ -116,10 +116,12 @@ class Searches:
         """A request for the token that follows, and for the best ones in its place."""
         request = search.request
         count, ids = search.beams.wanted(beam)
+        prompt = array("i", request.prompt)  # copied as a whole where it is an array, however long
+        prompt.extend(beam.tokens)
         return replace(
             request,
             request_id=secrets.token_hex(12),
-            prompt=array("i", [*request.prompt, *beam.tokens]),
+            prompt=prompt,
             params=SamplingParams(
                 temperature=0.0,
                 max_tokens=1,

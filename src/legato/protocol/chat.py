@@ -89,6 +89,13 @@ class ChatBody(GenerateBody, TemplateFields):
         """The messages, their roles and fields checked. ignored: as of `parse_body`."""
         return check_messages(self.messages, ignored)
 
+    def named(self, error: RequestError) -> RequestError:
+        """The same, with the name that this body gave the length of the answer."""
+        if error.param != "max_tokens" or self.max_completion_tokens is None:
+            return error
+        name = "max_completion_tokens"
+        return RequestError(str(error).replace(error.param, name, 1), param=name, code=error.code)
+
     def hints(self) -> list[Hint]:
         """Where a prefix to be pinned ends. Call `talk` and `tool_use` first, which check them."""
         return hints_of(self.messages, self.tools or (), self.cache_control)

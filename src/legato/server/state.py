@@ -130,19 +130,22 @@ class ServerState:
         if hints and body.truncate_prompt_tokens is not None:
             raise RequestError("cache_control is not supported with truncate_prompt_tokens", param="cache_control")
         reasoning = None if body.continue_final_message else self.dialect.reasoning_after(prompt)
-        request = self.inputs.request(
-            prompt,
-            params,
-            param="messages",
-            default_max_tokens=self.inputs.defaults.max_tokens,
-            arrival_s=arrival_s,
-            cache_salt=body.cache_salt,
-            breakpoints=self.inputs.breakpoints(prompt, talk, hints, **arguments),
-            reasoning=reasoning,
-            shown_token_ids=self.dialect.shown_token_ids(use),
-            service=body.service(),
-            beam=body.beam(),
-        )
+        try:
+            request = self.inputs.request(
+                prompt,
+                params,
+                param="messages",
+                default_max_tokens=self.inputs.defaults.max_tokens,
+                arrival_s=arrival_s,
+                cache_salt=body.cache_salt,
+                breakpoints=self.inputs.breakpoints(prompt, talk, hints, **arguments),
+                reasoning=reasoning,
+                shown_token_ids=self.dialect.shown_token_ids(use),
+                service=body.service(),
+                beam=body.beam(),
+            )
+        except RequestError as error:
+            raise body.named(error) from None
         return Generation(
             self.client,
             self.tokenizer,

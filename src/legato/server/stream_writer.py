@@ -47,7 +47,7 @@ class StreamWriter:
             reason = self._answers.finish_reason(index, output)
             choice = tally.choice(index, rest, token_ids or (), output, reason, logprobs)
             out.append(frames.finish(choice, used))
-        elif not deltas and (logprobs is not None or token_ids):
+        elif not deltas and output.tokens and (logprobs is not None or token_ids):
             out.append(frames.delta(index, Delta(), logprobs, token_ids, used))
         return out
 

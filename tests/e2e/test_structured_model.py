@@ -8,6 +8,7 @@ from legato import LLM, SamplingParams, StructuredOutputsParams
 from legato.core.config import GrammarConfig, ModelConfig
 from legato.engine.start import engine_file
 from legato.sampling.compiler import GrammarCompiler, Vocabulary
+from legato.sampling.matcher import TokenMatcher
 from legato.tokenizer.tokenizer import Tokenizer
 from support.conformance import Case, cases, fits, walk
 
@@ -111,3 +112,34 @@ def test_c03_guided_answers_are_the_same_alone_in_a_crowd_and_preempted() -> Non
         assert starved._engine.loop.stats.preemptions > 0
     assert alone == crowd == preempted
     assert all(finish == "stop" for _, _, finish in alone[:3])
+
+
+def test_c03_masks_that_wait_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C03: a token that fits without a mask is the one with it, and one that does not is sampled again."""
+    text = {"type": "string", "minLength": 3, "maxLength": 12}
+    record = {"type": "object", "properties": {"name": text, "role": text, "town": text}, "additionalProperties": False}
+    grammar = StructuredOutputsParams(json={"type": "array", "items": record, "minItems": 9}).to_grammar()
+    params = SamplingParams(max_tokens=60, seed=1, temperature=0.0, logprobs=1, ignore_eos=True, grammar=grammar)
+    things = ("people", "dogs", "kings", "cities", "songs", "ships", "plays", "trees")
+    talks = [[{"role": "user", "content": f"Tell me of {thing} with long names, in JSON."}] for thing in things]
+    waited: list[bool] = []
+    judge = TokenMatcher.fits
+
+    def counted(matcher: TokenMatcher, token: int) -> bool:
+        if matcher.mask is not None:
+            return judge(matcher, token)
+        waited.append(judge(matcher, token))
+        return waited[-1]
+
+    monkeypatch.setattr(TokenMatcher, "fits", counted)
+    with LLM(max_num_seqs=16) as llm:
+        waiting = [output.outputs[0] for output in llm.chat(talks, params, use_tqdm=False)]
+        assert waited.count(True) > 20
+        assert waited.count(False) > 2
+        monkeypatch.setattr("legato.scheduler.ledger.may_retry", lambda params: False)
+        waited.clear()
+        with_masks = [output.outputs[0] for output in llm.chat(talks, params, use_tqdm=False)]
+        assert waited == []
+    for one, other in zip(waiting, with_masks, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert one.logprobs == other.logprobs

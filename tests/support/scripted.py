@@ -266,6 +266,9 @@ class ScriptedExecutor:
         assert rows == list(range(begin, begin + len(rows))), "padding follows the rows that count"
         if rows and not slot.history:
             self._find_computed(plan, index, plan.positions[begin], slot)
+        if plan.masks and rows and slot.history and plan.positions[begin] == len(slot.history) - 1:
+            slot.kv.pop()  # the last row once more, since the token sampled for it did not fit a grammar
+            assert slot.history.pop() == plan.tokens[begin]
         first = len(slot.history)
         for row in rows:
             assert plan.positions[row] == len(slot.history), "positions go on from what was computed"

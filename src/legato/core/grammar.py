@@ -35,27 +35,33 @@ class Matcher(Protocol):
     """Where one sequence is in its grammar. The scheduler reads `mask` and tells it each token; masks are bytes to it.
 
     mask: tokens that may come next, a little-endian bit per token id; end tokens are among them where the answer may
-    end. complete: the answer is whole and nothing can follow. failure: why there is no next token, None while there is.
+    end. None: it takes long to find, and most tokens fit. One that does not is to be sampled again, with the mask that
+    `fits` has found then. complete: the answer is whole and nothing can follow. failure: why there is no next token,
+    None while there is. `accept` is for tokens that fit, but for end tokens.
     """
 
     @property
-    def mask(self) -> bytes: ...
+    def mask(self) -> bytes | None: ...
     @property
     def complete(self) -> bool: ...
     @property
     def failure(self) -> str | None: ...
+    def fits(self, token: int) -> bool: ...
     def accept(self, token: int) -> None: ...
 
 
 class CompiledGrammar(Protocol):
     """A grammar that is ready for use. Every sequence gets a matcher of its own.
 
-    max_tokens: an answer of JSON is brought to its end before it is that long; None: it is not.
+    max_tokens: an answer of JSON is brought to its end before it is that long; None: it is not. may_retry: a token that
+    was sampled without a mask may be sampled again with one, and is the same if it fits.
     """
 
     vocab_size: int
 
-    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> Matcher: ...
+    def matcher(
+        self, end_token_ids: frozenset[int], max_tokens: int | None = None, *, may_retry: bool = False
+    ) -> Matcher: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,11 @@ class BehindReasoning:
         self._reasoning = reasoning
         self.vocab_size = grammar.vocab_size
 
-    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> Matcher:
-        inner = self._grammar.matcher(end_token_ids)
-        anything = _with_bits(bytes(len(inner.mask)), range(self.vocab_size))
+    def matcher(
+        self, end_token_ids: frozenset[int], max_tokens: int | None = None, *, may_retry: bool = False
+    ) -> Matcher:
+        inner = self._grammar.matcher(end_token_ids, may_retry=may_retry)
+        anything = _with_bits(bytes((self.vocab_size + 7) // 8), range(self.vocab_size))
         return _Matcher(inner, self._reasoning, _without_bits(anything, end_token_ids))
 
 
@@ -32,10 +34,11 @@ class _Matcher:
         self._inner = inner
         self._gate = AnswerGate(reasoning)
         self._reasoning_mask = reasoning_mask
+        assert inner.mask is not None  # nothing has been accepted
         self._first = _with_bits(inner.mask, (reasoning.start_id,))  # the answer may begin, or the reasoning
 
     @property
-    def mask(self) -> bytes:
+    def mask(self) -> bytes | None:
         if self._gate.may_begin:
             return self._first
         return self._inner.mask if self._gate.answering else self._reasoning_mask
@@ -47,6 +50,9 @@ class _Matcher:
     @property
     def failure(self) -> str | None:
         return self._inner.failure
+
+    def fits(self, token: int) -> bool:
+        return not self._gate.answering or self._inner.fits(token)
 
     def accept(self, token: int) -> None:
         if self._gate.push(token):

@@ -12,7 +12,7 @@ from legato.core.config import GrammarConfig
 from legato.core.errors import RequestError
 from legato.core.grammar import Grammar
 from legato.sampling.closing import Closing
-from legato.sampling.matcher import MaskedGrammar
+from legato.sampling.matcher import MaskedGrammar, Probes
 from legato.sampling.trial import Trial
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ __all__ = ["GrammarCompiler", "Vocabulary"]
 
 # Never endless: one space, or a new line and its indentation. White space is one lexeme between two others.
 _WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,16})"}
+# Tokens that llguidance takes or leaves together: white space, and text of a JSON string up to that many characters.
+# With its own (10, 30 and any number), a string of bounded length leaves it with most of the vocabulary.
+_TEXT = r'[^"\\\x00-\x1F\x7F]'
+_LONGEST = 14
+_SLICES = [r"[\x20\x0A\x0D\x09]+", *(_TEXT + f"{{1,{most}}}" for most in (8, 10, _LONGEST, 30)), _TEXT + "+"]
 # What the lexer may cost for one token (some milliseconds), and a matcher in memory (about 1 KiB a lexer state).
 _PARSER_LIMITS: dict[str, Any] = {"step_lexer_fuel": 100_000, "max_lexer_states": 20_000, "verbose_errors": False}
 _SHOWN = 400  # characters of a reason
@@ -49,6 +54,7 @@ class GrammarCompiler:
         self._limits = {**_PARSER_LIMITS, "step_max_items": config.max_grammar_items}
         self._trial = Trial(self._trial_setup)
         self._tokenizer: LLTokenizer | None = None
+        self._probes = Probes()
         self._closing: Closing | None = None
         self._lock = threading.Lock()
 
@@ -65,7 +71,8 @@ class GrammarCompiler:
         limits = LLParserLimits(**self._limits)
         matcher = LLMatcher(tokenizer, answer["grammar"], log_level=0, limits=limits)
         try:
-            return MaskedGrammar(matcher, self._vocabulary.size, self._closing if _is_json(grammar) else None)
+            closing = self._closing if _is_json(grammar) else None
+            return MaskedGrammar(matcher, self._vocabulary.size, self._probes, closing)
         except ValueError as error:
             raise _refusal(grammar, _reason(str(error))) from None
 
@@ -97,6 +104,7 @@ class GrammarCompiler:
         return {
             "tokens": [token.hex() for token in tokens.tokens],
             "special": tokens.special_token_ids,
+            "slices": _SLICES,
             "limits": self._limits,
             "seconds": self._config.grammar_timeout,
             "memory": self._config.max_grammar_memory,
@@ -106,6 +114,7 @@ class GrammarCompiler:
         with self._lock:
             if self._tokenizer is None:
                 tokens = _Tokens(self._vocabulary)
+                self._probes = tokens.probes()
                 if self._config.grammar_closing_tokens:
                     self._closing = Closing(tokens.tokens[:-1], self._config.grammar_closing_tokens)
                 self._tokenizer = _tokenizer(tokens)
@@ -125,6 +134,11 @@ class _Tokens:
         self.greedy: Callable[[str], list[int]] | None = None
         self._encode = vocabulary.encode
 
+    def probes(self) -> Probes:
+        letters = [self.tokens.index(letter) for letter in (b"e", b"s") if letter in self.tokens]
+        long = (id for id, token in enumerate(self.tokens) if len(token) > _LONGEST and token.isalpha())
+        return Probes(tuple(letters), next(long, None))
+
     def __call__(self, text: str) -> list[int]:
         """Called where only one text can follow: the tokens that the model has learned to write it in.
 
@@ -139,7 +153,7 @@ class _Tokens:
 def _tokenizer(tokens: Any) -> LLTokenizer:
     from llguidance import LLTokenizer
 
-    made = LLTokenizer(tokens, n_vocab=len(tokens.tokens), eos_token=tokens.eos_token_id)
+    made = LLTokenizer(tokens, n_vocab=len(tokens.tokens), eos_token=tokens.eos_token_id, slices=_SLICES)
     tokens.greedy = made.greedy_tokenize
     return made
 

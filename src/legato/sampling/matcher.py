@@ -2,7 +2,9 @@
 
 from __future__ import annotations  # llguidance is loaded at first use
 
+import ctypes
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from legato.sampling.closing import Closing
@@ -10,7 +12,20 @@ from legato.sampling.closing import Closing
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-__all__ = ["MaskedGrammar", "TokenMatcher"]
+__all__ = ["MaskedGrammar", "Probes", "TokenMatcher"]
+
+_WARY = 20  # tokens with masks after one that did not fit: a wrong guess costs a row, a twentieth of them at most
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Tokens that tell where llguidance has to look at each token of a vocabulary to find a mask.
+
+    Where any of `letters` may follow, but not `long`: in a text of bounded length, or one that matches an expression.
+    """
+
+    letters: tuple[int, ...] = ()  # empty: nothing is told
+    long: int | None = None  # so long that masks are found fast where it fits
 
 
 class MaskedGrammar:
@@ -20,54 +35,102 @@ class MaskedGrammar:
     request are. `nothing_else` is the mask in which it is alone.
     """
 
-    def __init__(self, template: LLMatcher, vocab_size: int, closing: Closing | None = None) -> None:
+    def __init__(
+        self, template: LLMatcher, vocab_size: int, probes: Probes = Probes(), closing: Closing | None = None
+    ) -> None:
         """`template` has accepted nothing. ValueError: no token can begin an answer."""
         self.vocab_size = vocab_size
+        self.probes = probes
         self.closing = closing
-        words = (vocab_size + 1 + 31) // 32
-        self.nothing_else = (1 << vocab_size).to_bytes(4 * words, "little")
-        self.first = template.compute_bitmask()
+        self._mask_type = ctypes.c_uint32 * ((vocab_size + 1 + 31) // 32)
+        self.nothing_else = (1 << vocab_size).to_bytes(ctypes.sizeof(self._mask_type), "little")
+        self.first = self.find_mask(template)
         if template.is_error():
             raise ValueError(template.get_error())
         if self.first == self.nothing_else:
             raise ValueError("nothing but the empty text fits it")
         self._template = template
 
-    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> TokenMatcher:
+    def matcher(
+        self, end_token_ids: frozenset[int], max_tokens: int | None = None, *, may_retry: bool = False
+    ) -> TokenMatcher:
         """A matcher at the beginning of an answer. `end_token_ids` are allowed where the answer may end."""
-        return TokenMatcher(self, self._template.deep_copy(), end_token_ids, max_tokens)
+        return TokenMatcher(self, self._template.deep_copy(), end_token_ids, max_tokens, may_retry)
+
+    def find_mask(self, matcher: LLMatcher) -> bytes:
+        """What may come next, a bit per token and one for an end. Only that one where the matcher has an error."""
+        words = self._mask_type()  # llguidance's own bytes take it three times as long
+        matcher.unsafe_compute_mask_ptr(ctypes.addressof(words), ctypes.sizeof(words))
+        return bytes(words)
 
 
 class TokenMatcher:
-    """`legato.core.grammar.Matcher` over llguidance. One thread at a time."""
+    """`legato.core.grammar.Matcher` over llguidance. One thread at a time.
 
-    __slots__ = ("_closing_in", "_ends", "_grammar", "_matcher", "complete", "failure", "mask")
+    Where a mask takes long to find, a model mostly goes on with a token that fits: with `may_retry`, `mask` is None
+    there until one does not.
+    """
+
+    __slots__ = ("_closing_in", "_ends", "_grammar", "_matcher", "_may_retry", "_wary", "complete",
+                 "failure", "mask")  # fmt: skip
 
     def __init__(
-        self, grammar: MaskedGrammar, matcher: LLMatcher, ends: frozenset[int], max_tokens: int | None
+        self, grammar: MaskedGrammar, matcher: LLMatcher, ends: frozenset[int], max_tokens: int | None, may_retry: bool
     ) -> None:
         self._grammar = grammar
         self._matcher = matcher
         self._ends = sum(1 << end for end in ends if end < grammar.vocab_size)
         closing = grammar.closing
         self._closing_in = sys.maxsize if closing is None or max_tokens is None else closing.begins_at(max_tokens)
+        self._may_retry = may_retry
+        self._wary = 0
         self.complete = False
         self.failure: str | None = None
-        self.mask = self._with_ends(grammar.first)
+        self.mask: bytes | None = self._with_ends(grammar.first)
 
     def accept(self, token: int) -> None:
-        """The sequence goes on with `token`, which `mask` allows and which is no end token."""
-        matcher = self._matcher
-        raw = matcher.compute_bitmask() if matcher.consume_token(token) else b""
+        """The sequence goes on with `token`, which fits and is no end token."""
+        self._closing_in -= 1
+        self._wary -= 1
+        if self._matcher.consume_token(token) and self._may_wait():
+            self.mask = None
+        else:
+            self._find_mask()
+
+    def fits(self, token: int) -> bool:
+        """Whether a token that was sampled with `mask` may come next. If not, `mask` is there now."""
+        if self.mask is not None or self._matcher.validate_tokens([token]) == 1:
+            return True
+        self._wary = _WARY
+        self._find_mask()
+        return False
+
+    def _may_wait(self) -> bool:
+        """Whether the mask can wait until a token does not fit: it takes long, and the answer cannot end here.
+
+        Where only one text can follow, a mask allows one way to write it, and `fits` would allow any.
+        """
+        matcher, probes = self._matcher, self._grammar.probes
+        if not self._may_retry or self._wary > 0 or self._closing_in <= 0 or not probes.letters:
+            return False
+        if not all(matcher.validate_tokens([letter]) for letter in probes.letters):
+            return False
+        if probes.long is not None and matcher.validate_tokens([probes.long]):
+            return False
+        return not matcher.is_accepting() and not matcher.compute_ff_bytes()
+
+    def _find_mask(self) -> None:
+        grammar, matcher = self._grammar, self._matcher
+        raw = grammar.find_mask(matcher)
         if matcher.is_error():
             self.failure = f"the grammar gives no next token: {' '.join(matcher.get_error().split())}"
-        elif raw == self._grammar.nothing_else:
+            return
+        if raw == grammar.nothing_else:
             self.complete = True
-        else:
-            self.mask = self._with_ends(raw)
-            self._closing_in -= 1
-            if self._closing_in <= 0 and self._grammar.closing is not None:
-                self.mask = self._grammar.closing.narrow(self.mask, self._ends)
+            return
+        self.mask = self._with_ends(raw)
+        if self._closing_in <= 0 and grammar.closing is not None:
+            self.mask = grammar.closing.narrow(self.mask, self._ends)
 
     def _with_ends(self, raw: bytes) -> bytes:
         size = self._grammar.vocab_size

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from legato.core.errors import RequestError
 from legato.core.types import Request, SamplingParams, SlotReset
 
-__all__ = ["MAX_LOGPROBS", "may_close", "slot_reset", "validate"]
+__all__ = ["MAX_LOGPROBS", "may_close", "may_retry", "slot_reset", "validate"]
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 4
@@ -62,6 +62,15 @@ def validate(params: SamplingParams, vocab_size: int, max_position: int) -> None
 def may_close(params: SamplingParams) -> bool:
     """Whether a grammar may choose for an end before max_tokens: not where other fields might leave nothing then."""
     return not (params.ignore_eos or params.min_tokens or params.allowed_token_ids or params.bad_words)
+
+
+def may_retry(params: SamplingParams) -> bool:
+    """Whether a token sampled without a mask is the one sampled with it if that allows it, and leaves no trace if not.
+
+    The best of all tokens is also the best of those that fit. Penalties and bad_words count what was sampled.
+    """
+    penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    return params.temperature < GREEDY_BELOW and penalties == (1.0, 0.0, 0.0) and not params.bad_words
 
 
 def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) -> SlotReset:

@@ -75,7 +75,8 @@ def read() -> Any:
 def serve() -> None:
     setup = read()
     tokens: Any = Tokens(setup["tokens"], setup["special"])
-    tokenizer = LLTokenizer(tokens, n_vocab=len(tokens.tokens), eos_token=tokens.eos_token_id)
+    size, end = len(tokens.tokens), tokens.eos_token_id
+    tokenizer = LLTokenizer(tokens, n_vocab=size, eos_token=end, slices=setup["slices"])
     limits = LLParserLimits(**setup["limits"])
     with open("/proc/self/statm") as statm:
         space = int(statm.read().split()[0]) * resource.getpagesize() + setup["memory"]

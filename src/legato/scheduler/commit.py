@@ -17,7 +17,8 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
 
     Results for sequences that have ended or were preempted since the step was planned are dropped: they are neither
     shown nor billed, and a resumed sequence samples the same token again. Blocks that are full now are kept for others,
-    but not those of a step in which a row of the sequence was faulty.
+    but not those of a step in which a row of the sequence was faulty. A token that its grammar does not allow is
+    dropped, too: the next step computes its row again, and samples it with a mask.
     """
     events = []
     faulty = any(result.faults)
@@ -31,6 +32,8 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
             why = NO_TOKEN if sequence.matcher is None else NO_TOKEN_FITS
             failed = end_without_token(ledger, sequence, Event.ERROR, why)
             events.append(failed._replace(error_param=_narrowing_field(sequence)))
+        elif output >= 0 and sequence.matcher is not None and not sequence.matcher.fits(result.tokens[output]):
+            events += _sample_again(ledger, sequence, start, num_rows, sequence.matcher.failure)
         else:
             ledger.keep_prefix(sequence, start, start + num_rows)
             if sequence.scores is not None:
@@ -44,6 +47,18 @@ def end_without_token(ledger: Ledger, sequence: Sequence, event: Event, error: s
     """End a sequence for a reason that is not a token of its own."""
     ledger.end(sequence, event)
     return TokenEvent(sequence.request.request_id, sequence.choice, (), finish=sequence.finish_reason, error=error)
+
+
+def _sample_again(
+    ledger: Ledger, sequence: Sequence, start: int, num_rows: int, failure: str | None
+) -> list[TokenEvent]:
+    """Take back the last of the rows, whose sampled token does not fit. An event where none fits."""
+    ledger.keep_prefix(sequence, start, start + num_rows - 1)
+    if failure is None:
+        sequence.num_computed -= 1
+        return []
+    failed = end_without_token(ledger, sequence, Event.ERROR, failure)
+    return [failed._replace(error_param=_grammar_field(sequence))]
 
 
 def _note_scores(scores: PromptLogprobs, result: StepResult, scored: range) -> None:

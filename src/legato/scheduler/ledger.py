@@ -13,7 +13,7 @@ from legato.cache.prefix_cache import PrefixCache
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
 from legato.core.types import BlockCopy, ExecutorInfo, PromptLogprobs
-from legato.sampling.params import may_close
+from legato.sampling.params import may_close, may_retry
 from legato.scheduler.choose import make_policy
 from legato.scheduler.policies import Policy
 from legato.scheduler.state import Event, Sequence, State, transition
@@ -57,7 +57,9 @@ class Ledger:
         chunk = min(max_rows, max(chunk, info.chunk_align))
         self.policy: Policy = make_policy(config)
         self.blocks = KvBlocks(info.cache_groups, info.block_size, info.num_blocks, chunk, info.chunk_align)
-        reusable = self.policy.reuses_prefixes and all(group.kind in _REUSABLE for group in info.cache_groups)
+        # Whether a row can be computed again behind others of its sequence.
+        self._recomputes = all(group.kind in _REUSABLE for group in info.cache_groups)
+        reusable = self.policy.reuses_prefixes and self._recomputes
         self._prefixes: PrefixCache | None = None
         if config.enable_prefix_caching and reusable:
             pins = Pins(self.blocks, config.pin_budget, clock)
@@ -190,9 +192,9 @@ class Ledger:
         self.policy.queue.remove(sequence)
         transition(sequence, Event.ADMIT)
         if sequence.matcher is None and (grammar := sequence.request.grammar) is not None:
-            room = sequence.max_tokens - sequence.num_prompt
-            closes = may_close(sequence.request.params)
-            sequence.matcher = grammar.matcher(sequence.request.end_token_ids, room if closes else None)
+            params, ends = sequence.request.params, sequence.request.end_token_ids
+            room = sequence.max_tokens - sequence.num_prompt if may_close(params) else None
+            sequence.matcher = grammar.matcher(ends, room, may_retry=self._recomputes and may_retry(params))
         sequence.slot = self._free_slots.pop()
         sequence.run += 1
         sequence.wants_reset = True

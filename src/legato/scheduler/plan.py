@@ -151,8 +151,8 @@ class _Outputs:
     def sample(self, sequence: Sequence, row: int) -> int:
         """The output row that gives the next token of a sequence. Its index."""
         index = self._append(row, sequence.slot, OutputPurpose.SAMPLE)
-        if sequence.matcher is not None:
-            self.masks[index] = sequence.matcher.mask
+        if sequence.matcher is not None and (mask := sequence.matcher.mask) is not None:
+            self.masks[index] = mask
         return index
 
     def mask_indices(self) -> "array[int]":

@@ -17,8 +17,11 @@ class OnlyA:
         self.failure = None
         self.mask = bits(A)
 
-    def matcher(self, end_token_ids: frozenset[int]) -> "OnlyA":
+    def matcher(self, end_token_ids: frozenset[int], *, may_retry: bool = False) -> "OnlyA":
         return OnlyA()
+
+    def fits(self, token: int) -> bool:
+        return token == A
 
     def accept(self, token: int) -> None:
         assert token == A
@@ -34,8 +37,11 @@ def test_anything_but_an_end_while_it_reasons() -> None:
     for token in (5, A, START, END):
         assert matcher.mask == bits(*(set(range(SIZE)) - {EOS}))
         assert not matcher.complete
+        assert matcher.fits(token)
         matcher.accept(token)
     assert matcher.mask == bits(A)
+    assert not matcher.fits(EOS)
+    assert matcher.fits(A)
     matcher.accept(A)
     assert matcher.complete
     assert matcher.failure is None

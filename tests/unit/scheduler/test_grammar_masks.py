@@ -1,13 +1,16 @@
 """What a grammar does to a sequence: a mask on each sampled row, an end where nothing can follow."""
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from legato.core.errors import RequestError
 from legato.core.grammar import Grammar
-from legato.core.types import FinishReason, Request
+from legato.core.types import CacheGroup, FinishReason, Request, SlotReset
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_roomy_is_starved
 from support.scripted import AnswerAll, ScriptedExecutor
@@ -22,33 +25,55 @@ def mask_of(*tokens: int) -> bytes:
 
 @dataclass
 class Steps:
-    """A grammar that allows `allowed[i]` at step i, is complete behind the last, may end where END is there."""
+    """A grammar that allows `allowed[i]` at step i, is complete behind the last, may end where END is there.
+
+    Its masks wait at the steps in `waits`, where they may.
+    """
 
     allowed: tuple[tuple[int, ...], ...]
     breaks_at: int = -1
+    waits: frozenset[int] = frozenset()
     matchers: list["StepMatcher"] = field(default_factory=list)
     max_tokens: list[int | None] = field(default_factory=list)
+    may_retry: list[bool] = field(default_factory=list)
 
-    def matcher(self, end_token_ids: frozenset[int], max_tokens: int | None = None) -> "StepMatcher":
+    def matcher(
+        self, end_token_ids: frozenset[int], max_tokens: int | None = None, *, may_retry: bool = False
+    ) -> "StepMatcher":
         self.max_tokens.append(max_tokens)
-        self.matchers.append(StepMatcher(self, end_token_ids))
+        self.may_retry.append(may_retry)
+        self.matchers.append(StepMatcher(self, end_token_ids, self.waits if may_retry else frozenset()))
         return self.matchers[-1]
 
 
 class StepMatcher:
-    def __init__(self, grammar: Steps, ends: frozenset[int]) -> None:
-        self._grammar, self._ends = grammar, ends
+    def __init__(self, grammar: Steps, ends: frozenset[int], waits: frozenset[int]) -> None:
+        self._grammar, self._ends, self._waits = grammar, ends, waits
         self.accepted: list[int] = []
         self.complete = False
         self.failure: str | None = None
+        self.refused: list[int] = []
 
     @property
-    def mask(self) -> bytes:
+    def mask(self) -> bytes | None:
+        return None if len(self.accepted) in self._waits else self._mask
+
+    @property
+    def _mask(self) -> bytes:
         now = self._grammar.allowed[len(self.accepted)]
         return mask_of(*(token for token in now if token != END), *(self._ends if END in now else ()))
 
+    def fits(self, token: int) -> bool:
+        if self.mask is not None or self._mask[token // 8] >> token % 8 & 1:
+            return True
+        self.refused.append(token)
+        self._waits -= {len(self.accepted)}
+        if len(self.accepted) + 1 == self._grammar.breaks_at:
+            self.failure = "it broke"
+        return False
+
     def accept(self, token: int) -> None:
-        assert self.mask[token // 8] >> token % 8 & 1, "a token that the mask does not allow"
+        assert self._mask[token // 8] >> token % 8 & 1, "a token that the mask does not allow"
         self.accepted.append(token)
         self.complete = len(self.accepted) == len(self._grammar.allowed)
         if len(self.accepted) == self._grammar.breaks_at:
@@ -208,3 +233,89 @@ def test_a_result_from_before_a_preemption_does_not_reach_the_matcher() -> None:
     outcomes = drive(scheduler, executor)
     assert outcomes["r", 0].tokens == [10, 11, 12]
     assert array("i", grammar.matchers[0].accepted) == array("i", [10, 11, 12])
+
+
+def test_a_token_that_does_not_fit_is_sampled_again_with_the_mask() -> None:
+    """The row is computed once more, in the next step; nobody sees the first token, and nothing else waits."""
+    grammar = Steps(((10,), (11, 12), (13,), (14, 15)), waits=frozenset({1, 2, 3}))
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((10, 12, 40, 14), then=50))
+    bound = with_grammar(make_request("bound", [1, 2], max_tokens=9, temperature=0.0), grammar)
+    free = make_request("free", [3], max_tokens=6, seed=1)
+    outcomes = drive(scheduler_for(fake), fake, [bound, free])
+    assert outcomes["bound", 0].tokens == [10, 12, 13, 14]
+    assert outcomes["bound", 0].finish is FinishReason.STOP
+    assert grammar.matchers[0].refused == [40]
+    assert len(outcomes["free", 0].tokens) == 6
+    assert [plan.masks for plan in fake.plans] == [(mask_of(10),), (), (), (mask_of(13),), (), ()]
+    assert [list(plan.positions) for plan in fake.plans[2:4]] == [[3, 2], [3, 3]]
+
+
+@pytest.mark.parametrize(("answer", "then"), [((10, END), FinishReason.STOP), ((10, 50), FinishReason.LENGTH)])
+def test_an_end_token_that_does_not_fit_is_no_end(answer: tuple[int, ...], then: FinishReason) -> None:
+    """Also where max_tokens would end the answer with the token."""
+    grammar = Steps(((10,), (11,), (12,)), waits=frozenset({1}))
+    request = make_request("r", [1], max_tokens=9 if END in answer else 2, temperature=0.0, ends={END})
+    outcomes, _ = run(with_grammar(request, grammar), answer)
+    assert outcomes["r", 0].tokens == [10, 11, 12][: 3 if END in answer else 2]
+    assert (outcomes["r", 0].finish, outcomes["r", 0].stop_token) == (then, None)
+
+
+def test_a_grammar_that_breaks_at_a_token_that_does_not_fit_ends_its_sequence_only() -> None:
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((), then=50))
+    grammar = Steps(((10,), (11,)), breaks_at=2, waits=frozenset({1}))
+    broken = with_grammar(make_request("broken", [1], max_tokens=5, temperature=0.0), grammar)
+    outcomes = drive(scheduler_for(fake), fake, [broken, make_request("other", [2], max_tokens=5, seed=9)])
+    assert (outcomes["broken", 0].finish, outcomes["broken", 0].error) == (FinishReason.ERROR, "it broke")
+    assert outcomes["broken", 0].error_param == "grammar"
+    assert outcomes["other", 0].finish is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0.7},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"repetition_penalty": 1.1},
+        {"bad_words": ("x",)},
+    ],
+)
+def test_masks_do_not_wait_where_a_second_try_may_differ(fields: dict[str, object]) -> None:
+    grammar = Steps(((10,), (11,)), waits=frozenset({1}))
+    request = make_request("r", [1], **{"max_tokens": 5, "temperature": 0.0, **fields})
+    _, fake = run(with_grammar(request, grammar))
+    assert grammar.may_retry == [False]
+    assert [plan.masks for plan in fake.plans] == [(mask_of(10),), (mask_of(11),)]
+
+
+def test_masks_do_not_wait_where_a_row_cannot_be_computed_again() -> None:
+    grammar = Steps(((10,), (11,)), waits=frozenset({1}))
+    state = CacheGroup("state", "state", None, num_layers=1, bytes_per_block=0)
+    run(with_grammar(make_request("r", [1], max_tokens=5, temperature=0.0), grammar), groups=(state,))
+    assert grammar.may_retry == [False]
+
+
+@given(data=st.data())
+def test_masks_that_wait_change_no_answer(data: st.DataObject) -> None:
+    """C03: with preemptions and prefix hits, too."""
+    sets = st.sets(st.sampled_from((END, *range(10, 30))), min_size=1).map(tuple)
+    steps = data.draw(st.lists(st.lists(sets, min_size=1, max_size=12).map(tuple), min_size=1, max_size=4))
+    waits = data.draw(st.frozensets(st.integers(1, 11)))
+    num_blocks = data.draw(st.sampled_from((7, 9, 100)))
+
+    def answers(waits: frozenset[int]):
+        fake = ScriptedExecutor(num_blocks=num_blocks, block_size=4, vocab_size=VOCAB, max_position=28, emit=emit)
+        requests = [
+            with_grammar(
+                make_request(f"r{i}", range(3 + i), max_tokens=10, temperature=0.0, seed=i, ends={END}),
+                Steps(allowed, waits=waits),
+            )
+            for i, allowed in enumerate(steps)
+        ]
+        outcomes = drive(scheduler_for(fake, max_num_batched_tokens=16), fake, requests)
+        return {key: (each.tokens, each.finish, each.stop_token, each.error) for key, each in outcomes.items()}
+
+    def emit(history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
+        return (END, *range(10, 32))[(sum(history) * 7 + len(history) + params.seed) % 23]
+
+    assert answers(waits) == answers(frozenset())

@@ -29,6 +29,7 @@ _LONGEST = 14
 _SLICES = [r"[\x20\x0A\x0D\x09]+", *(_TEXT + f"{{1,{most}}}" for most in (8, 10, _LONGEST, 30)), _TEXT + "+"]
 # What the lexer may cost for one token (some milliseconds), and a matcher in memory (about 1 KiB a lexer state).
 _PARSER_LIMITS: dict[str, Any] = {"step_lexer_fuel": 100_000, "max_lexer_states": 20_000, "verbose_errors": False}
+_PATIENCE_S = 30.0  # by the clock, beyond the CPU time that a grammar may take: others may want the CPUs, too
 _SHOWN = 400  # characters of a reason
 
 
@@ -52,7 +53,7 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._config = config
         self._limits = {**_PARSER_LIMITS, "step_max_items": config.max_grammar_items}
-        self._trial = Trial(self._trial_setup)
+        self._trial = Trial(self._trial_setup, config.grammar_timeout + _PATIENCE_S)
         self._tokenizer: LLTokenizer | None = None
         self._probes = Probes()
         self._closing: Closing | None = None

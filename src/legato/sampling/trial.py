@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,13 +23,17 @@ class Trial:
     Safe to use from several threads, which take turns.
     """
 
-    def __init__(self, setup: Callable[[], Mapping[str, Any]]) -> None:
-        """setup, called when the child starts: the child's first message.
+    def __init__(self, setup: Callable[[], Mapping[str, Any]], limit_s: float) -> None:
+        """limit_s: what a grammar may take by the clock, the start of the child included.
 
-        tokens: each in hex, the last one an end token. special: ids that are no text. limits: of LLParserLimits.
+        setup, called when the child starts: the child's first message.
+
+        tokens: each in hex, the last one an end token. special: ids that are no text. slices: expressions of tokens
+        that are taken together. limits: of LLParserLimits.
         seconds: CPU time that a grammar may take. memory: bytes of address space that it may take.
         """
         self._setup = setup
+        self._limit_s = limit_s
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -36,22 +41,29 @@ class Trial:
     def run(self, kind: str, text: str) -> dict[str, str]:
         """The child's answer: the grammar in llguidance's form as "grammar", or what is wrong with it as "error".
 
-        QueueFullError (503) where nothing can be said of it: there is no child, or there is not to be one any more.
+        QueueFullError (503) where nothing can be said of it: there is no child, or there is not to be one any more, or
+        it has done nothing for too long.
         """
         with self._lock:
             if self._closed:
                 raise QueueFullError("the engine is shutting down", status=503, retry_after_s=5)
-            child = self._child
+            child, message = self._child, None
             try:
                 if child is None:
                     child = self._child = _start()
-                    _send(child, self._setup())
-                _send(child, (kind, text))
-                return _receive(child)
+                    message = self._setup()
+                with _killed_after(self._limit_s, child):
+                    if message is not None:
+                        _send(child, message)
+                    _send(child, (kind, text))
+                    return _receive(child)
+            except TimeoutError:
+                self._child = None
+                raise QueueFullError("the process that tries grammars hangs", status=503, retry_after_s=5) from None
             except (OSError, EOFError) as error:
                 if child is None or self._closed:
-                    message = f"the process that tries grammars cannot be started: {error}"
-                    raise QueueFullError(message, status=503, retry_after_s=5) from None
+                    why = f"the process that tries grammars cannot be started: {error}"
+                    raise QueueFullError(why, status=503, retry_after_s=5) from None
                 self._child = None
                 return {"error": _death(child)}
 
@@ -67,6 +79,28 @@ def _start() -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     command = (sys.executable, "-P", str(_PROGRAM))
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+@contextmanager
+def _killed_after(seconds: float, child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """TimeoutError: the child was killed, since what it does took longer."""
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        child.kill()
+
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if late.is_set():
+            child.wait()
+            raise TimeoutError
 
 
 def _death(child: subprocess.Popen[bytes]) -> str:

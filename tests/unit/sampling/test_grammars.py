@@ -1,12 +1,14 @@
 """Grammars to masks: what may come next, where an answer ends, and what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.grammar import Grammar, StructuredOutputsParams
+from legato.sampling.trial import Trial
 from support.byte_level import EOS, TOKENIZER, VOCAB, byte_tokens
 from support.grammars import allowed, compiled, compiler, ends_after, make_compiler, schema, spell
 
@@ -255,3 +257,16 @@ def test_descriptions_that_say_nothing_or_too_much(fields: dict[str, Any], param
 def test_forced_text_is_written_in_the_tokens_of_the_tokenizer() -> None:
     matcher = compiled(Grammar("regex", "hello!")).matcher(frozenset())
     assert allowed(matcher.mask) == TOKENIZER.encode("hello")
+
+
+def test_b06_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """B06: one that takes no CPU time does not run into the limit on that. The next grammar gets a new one."""
+    program = tmp_path / "hangs.py"
+    program.write_text("import signal\nsignal.pause()\n")
+    tried = Trial(lambda: {"seconds": 1}, limit_s=0.1)
+    monkeypatch.setattr("legato.sampling.trial._PROGRAM", program)
+    for _ in range(2):
+        with pytest.raises(QueueFullError, match="hangs") as caught:
+            tried.run("regex", "a")
+        assert caught.value.status == 503
+    tried.close()

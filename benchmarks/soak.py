@@ -2,8 +2,8 @@
 
 python benchmarks/soak.py [--requests 5000] [--concurrency 16] [--json FILE]
 
-Chats and completions, whole and streamed, several choices, log probabilities, structured output, tools, clients that
-go away (before the first byte, in the middle of a stream), and requests that are wrong. Every answer is checked. The
+Chats and completions, whole and streamed, several choices, beams, log probabilities, structured output, tools, clients
+that go away (before the first byte, in the middle of a stream), and requests that are wrong. Every answer is checked. The
 server's memory, threads, file descriptors and KV blocks after a tenth of the requests are the baseline; the exit status
 is 1 where more is left at the end, or an answer was not what it had to be.
 """
@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ async def several(client: httpx.AsyncClient, source: random.Random) -> None:
     body = {**some(source), "temperature": 1, "n": 3, "logprobs": 2}
     answer = await post(client, COMPLETIONS, prompt=source.choice(SUBJECTS), **body)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+
+
+async def searched(client: httpx.AsyncClient, source: random.Random) -> None:
+    """A beam search; every third one is left while it runs."""
+    body = {"prompt": source.choice(SUBJECTS), "use_beam_search": True, "n": 3, "max_tokens": source.randint(1, 6)}
+    if source.randrange(3):
+        answer = await post(client, COMPLETIONS, **body)
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+        return
+    with suppress(httpx.TimeoutException):
+        await client.post(COMPLETIONS, json={**body, "max_tokens": 60}, timeout=source.uniform(0.01, 0.2))
 
 
 async def scored(client: httpx.AsyncClient, source: random.Random) -> None:
@@ -132,7 +144,7 @@ async def wrong(client: httpx.AsyncClient, source: random.Random) -> None:
     assert answer["error"]["message"]
 
 
-KINDS: tuple[Kind, ...] = (whole, streamed, several, scored, structured, called, left, gone, wrong)
+KINDS: tuple[Kind, ...] = (whole, streamed, several, searched, scored, structured, called, left, gone, wrong)
 
 
 async def storm(url: str, first: int, last: int, concurrency: int) -> tuple[Counter[str], list[str]]:

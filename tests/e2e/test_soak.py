@@ -15,4 +15,4 @@ def test_a_short_soak_ends_at_the_baseline(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads((tmp_path / "soak.json").read_text())
     assert sum(figures["requests"].values()) == 100
-    assert len(figures["requests"]) == 9
+    assert len(figures["requests"]) == 10

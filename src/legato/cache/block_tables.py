@@ -39,6 +39,7 @@ class KvBlocks:
     ) -> None:
         self.block_size = block_size
         self.windows = tuple(group.window for group in groups)
+        self.windowed = any(window is not None for window in self.windows)
         self.pools = tuple(BlockPool(num_blocks) for _ in self.windows)
         pool_chunks = [
             (num_blocks - 1) * block_size + 2 - window
@@ -128,6 +129,9 @@ class KvBlocks:
         """Append the KV slots of positions [start, end) to `slots`."""
         size = self.block_size
         blocks = tables.groups[group]
+        if end - start == 1:
+            slots.append(blocks[start // size] * size + start % size)
+            return
         while start < end:
             index = start // size
             stop = min(end, (index + 1) * size)

@@ -45,13 +45,14 @@ class Pins:
                 self._pin(group, block, ttl_s, end)
         return True
 
-    def expire(self) -> None:
-        """End the pins whose time is over. O(1), and O(1) for each."""
-        now = self._clock()
+    def expire(self) -> bool:
+        """End the pins whose time is over. Whether there were any. O(1), and O(1) for each."""
+        now, before = self._clock(), sum(pool.num_pinned for pool in self._blocks.pools)
         for pool, by_ttl in zip(self._blocks.pools, self._ends, strict=True):
             for ends in by_ttl.values():
                 while ends and next(iter(ends.values())) <= now:
                     pool.unpin(ends.popitem(last=False)[0])
+        return sum(pool.num_pinned for pool in self._blocks.pools) < before
 
     def _pin(self, group: int, block: int, ttl_s: float, end: float) -> None:
         pool = self._blocks.pools[group]

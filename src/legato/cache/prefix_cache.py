@@ -105,6 +105,16 @@ class PrefixCache:
                 return found, prefix
         return most, None
 
+    def finds(self, chain: Chain, tokens: "array[int]", length: int) -> bool:
+        """Whether the last of the first `length` blocks of a sequence is found, and could be part of a hit."""
+        if length > (len(tokens) - 1) // self._blocks.block_size:
+            return False
+        prefix = self._prefix(chain, tokens, length)
+        return all(
+            pool.holds(prefix) or (self.host is not None and self.host.holds(group, prefix))
+            for group, pool in enumerate(self._blocks.pools)
+        )
+
     def filled(self, chain: Chain, tokens: "array[int]", start: int, end: int) -> list[Prefix]:
         """The prefixes that end with the blocks that positions [start, end) fill."""
         size = self._blocks.block_size

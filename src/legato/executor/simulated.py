@@ -1,7 +1,7 @@
 """An executor without a model: it takes the time that a roofline says, on a virtual clock, and makes up the tokens.
 
 Tokens depend on their position alone, so a run can be repeated, and none ends a sequence: traffic says how long answers
-are. A decode step that the scheduler will repeat can be launched as many steps at once; see `launch_steady`.
+are. A step after which the scheduler only repeats decodes can be launched with them; see `launch_steady`.
 """
 
 from array import array
@@ -54,15 +54,15 @@ class SimulatedExecutor:
         self._start(plan, [self._clock.now_s + self._cost.step_s(plan)])
 
     def launch_steady(self, plan: StepPlan, steps: int) -> None:
-        """`steps` steps in which each sequence of the plan, which decodes, gets one token each.
+        """The planned step and the `steps` - 1 decodes after it, in each of which each sequence gets one token.
 
         They end exactly when as many single launches would have ended. Needs `leaps`: no layer has a window.
         """
-        rows = plan.num_rows
+        rows = plan.num_seqs
         fixed, rate = self._cost.fixed_s(rows, rows, rows), self._cost.position_s
-        first = sum(plan.positions) + rows
-        times = [fixed + rate * context for context in range(first, first + steps * rows, rows)]
-        times[0] += self._clock.now_s
+        second = sum(last + 2 for last in _last_positions(plan))
+        times = [fixed + rate * context for context in range(second, second + (steps - 1) * rows, rows)]
+        times.insert(0, self._clock.now_s + self._cost.step_s(plan))
         self._start(plan, list(accumulate(times)))
 
     def cut(self, at_s: float) -> None:
@@ -79,7 +79,7 @@ class SimulatedExecutor:
     def collect_steady(self, step_id: int) -> "list[array[int]]":
         """The tokens of all steps, for each sequence."""
         plan, steps = self._finish(step_id), len(self.ends_s)
-        return [self._tokens[position + 1 : position + 1 + steps] for position in plan.positions]
+        return [self._tokens[last + 1 : last + 1 + steps] for last in _last_positions(plan)]
 
     def load_adapter(self, slot: int, path: str) -> None:
         raise ConfigError("adapters are not simulated")
@@ -102,6 +102,11 @@ class SimulatedExecutor:
         self._plan = None
         self._clock.now_s = self.ends_s[-1]
         return plan
+
+
+def _last_positions(plan: StepPlan) -> "list[int]":
+    """Of each sequence."""
+    return [plan.positions[end - 1] for end in plan.row_offsets[1:]]
 
 
 def simulated_info(

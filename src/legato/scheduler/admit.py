@@ -29,11 +29,11 @@ def admit(ledger: Ledger) -> None:
     while (first := queue.first()) is not None and policy.may_admit(
         batch_open, room.rows_before(first), limits.max_rows
     ):
-        if ledger.places_taken == limits.max_places and not room.victims(first):
+        if (ledger.places_taken == limits.max_places or ledger.still_lacks_room(first)) and not room.victims(first):
             break
         ledger.take_prefix(first)
         if not room.fits(first) and not room.evict_for(first):
-            ledger.give_back_blocks(first)
+            ledger.put_off(first)
             break
         ledger.admit(first)
         room.count_in(first)
@@ -79,12 +79,14 @@ class _Room:
     def victims(self, first: Sequence) -> list[Sequence]:
         """Running sequences that the policy lets `first` replace, in the order of service."""
         ledger = self._ledger
+        if not ledger.policy.evicts:
+            return []
         return [s for s in ledger.running if ledger.policy.may_evict(first, s, ledger.now_s)]
 
     def evict_for(self, first: Sequence) -> bool:
         """Preempt as many as it takes until `first` fits. False: there are no such, or not enough; then none was."""
         ledger = self._ledger
-        if not ledger.policy.evicts or not (victims := self.victims(first)) or not self._fits_without(victims, first):
+        if not (victims := self.victims(first)) or not self._fits_without(victims, first):
             return False
         while not self.fits(first):
             ledger.evict(victims.pop())

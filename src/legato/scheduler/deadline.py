@@ -67,6 +67,7 @@ class Deadline(Fcfs):
     """
 
     takes_targets = True
+    times_steps = True
 
     def __init__(self) -> None:
         self._due = _DueQueue()

@@ -1,8 +1,9 @@
 """Several steps at once, while they would only repeat one another.
 
 A step is steady when every running sequence decodes in it and no other can enter. The steps after it are the same, one
-token further each, until a sequence ends, a request comes, or blocks run out. An executor that needs no plan for each
-of them (the simulated one) may do them in one go.
+token further each, until a sequence ends, a request comes, or blocks run out. The first of them may be the step that
+computes the last rows of prompts. An executor that needs no plan for each of them (the simulated one) may do them in
+one go.
 """
 
 from array import array
@@ -17,23 +18,26 @@ __all__ = ["commit_steady", "steady_steps"]
 
 
 def steady_steps(ledger: Ledger, entries: list[Entry]) -> int:
-    """How many steps, beginning with the planned one, are sure to differ by one token per sequence only.
+    """How many steps, beginning with the planned one, are sure to give each running sequence one token, and no more.
 
     1 where nothing is sure. A sequence that ends by length does so in the last of them, and nothing else happens
     before: those who wait cannot enter, since places and blocks only become fewer.
     """
     blocks = ledger.blocks
-    if ledger.policy.pads or len(entries) != len(ledger.running) or any(w is not None for w in blocks.windows):
+    if ledger.policy.pads or len(entries) != len(ledger.running) or blocks.windowed:
         return 1
-    if len(ledger.policy.queue) > 0 and _may_turn(ledger):
+    waiting = len(ledger.policy.queue) > 0
+    if waiting and _may_turn(ledger):
         return 1
     if any(pool.num_pinned for pool in blocks.pools):  # pins end by time, and who waits may enter then
         return 1
-    if not all(entry.num_rows == 1 and entry.output >= 0 and _foreseeable(entry) for entry in entries):
+    if not all(entry.output >= 0 and _foreseeable(entry, waiting) for entry in entries):
         return 1
     steps = min(entry.sequence.max_tokens - entry.sequence.num_tokens for entry in entries)
     free = min(blocks.num_free())
-    while steps > 1 and sum(max(blocks.missing(e.sequence.tables, e.start + steps)) for e in entries) > free:
+    while steps > 1 and len(entries) * (steps // blocks.block_size + 1) > free:  # else there are enough for any
+        if sum(max(blocks.missing(e.sequence.tables, _end(e, steps))) for e in entries) <= free:
+            break
         steps //= 2
     return steps
 
@@ -46,11 +50,21 @@ def _may_turn(ledger: Ledger) -> bool:
     return ledger.policy.evicts or (ledger.policy.reorders and ledger.places_taken < ledger.limits.max_places)
 
 
-def _foreseeable(entry: Entry) -> bool:
-    """Whether only its length ends the sequence, and nobody asks for more than its tokens."""
-    sequence, params = entry.sequence, entry.sequence.request.params
+def _foreseeable(entry: Entry, waiting: bool) -> bool:
+    """Whether only its length ends the sequence, and nobody asks for more than its tokens.
+
+    Blocks of a prompt may be what one that waits begins with, or be pinned when they are computed.
+    """
+    sequence, request = entry.sequence, entry.sequence.request
+    if entry.num_rows > 1 and (waiting or request.breakpoints):
+        return False
     plain = sequence.scores is None and sequence.matcher is None
-    return plain and not sequence.end_ids and params.logprobs is None and params.max_tokens != 0
+    return plain and not sequence.end_ids and request.params.logprobs is None and request.params.max_tokens != 0
+
+
+def _end(entry: Entry, steps: int) -> int:
+    """The position after those that a sequence has computed once so many steps are done."""
+    return entry.start + entry.num_rows + steps - 1
 
 
 def commit_steady(ledger: Ledger, entries: list[Entry], tokens: "list[array[int]]") -> list[TokenEvent]:
@@ -64,17 +78,19 @@ def commit_steady(ledger: Ledger, entries: list[Entry], tokens: "list[array[int]
         if entry.sequence.run == entry.run and entry.sequence.state is State.RUNNING
     ]
     # All of them take their blocks before the first ends and gives some back, as they would step by step.
-    for (sequence, _, start, *_), made in live:
-        if not ledger.blocks.grow(sequence.tables, start + len(made)):
-            raise ValueError(f"{len(made)} steps were not steady: request {sequence.request.request_id} lacks blocks")
+    for entry, made in live:
+        if not ledger.blocks.grow(entry.sequence.tables, _end(entry, len(made))):
+            request_id = entry.sequence.request.request_id
+            raise ValueError(f"{len(made)} steps were not steady: request {request_id} lacks blocks")
     events = []
-    for (sequence, _, start, *_), made in live:
+    for entry, made in live:
+        sequence = entry.sequence
         first = sequence.num_tokens
-        sequence.num_computed = start + len(made)
+        sequence.num_computed = _end(entry, len(made))
         sequence.tokens.extend(made[:-1])
         sequence.num_tokens += len(made) - 1
         ledger.policy.sampled(sequence, len(made) - 1)
-        ledger.keep_prefix(sequence, start, start + len(made))
+        ledger.keep_prefix(sequence, entry.start, sequence.num_computed)
         finish = commit_token(ledger, sequence, made[-1])
         events.append(
             TokenEvent(

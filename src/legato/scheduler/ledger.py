@@ -87,6 +87,9 @@ class Ledger:
         self.prefix_hits = 0
         self.prefix_hits_host = 0  # of them, those that were restored from the host tier
         self._free_slots = list(range(self.limits.max_places - 1, -1, -1))
+        # The sequence for which there was no room last, and the tokens that it had found computed. None once somebody
+        # has left, has got blocks that others have too, or has lost a pin: there may be room now.
+        self._put_off: tuple[Sequence, int] | None = None
 
     @property
     def places_taken(self) -> int:
@@ -124,6 +127,7 @@ class Ledger:
         if found > length:
             self.give_back_blocks(sequence)
             self.take_prefix(sequence)
+            self._put_off = None
         return False
 
     def filled(self, sequence: Sequence, rows: int) -> list[Prefix]:
@@ -144,7 +148,8 @@ class Ledger:
 
     def keep_prefix(self, sequence: Sequence, start: int, end: int) -> None:
         """Positions [start, end) of a running sequence are computed: others may begin with them."""
-        if self._prefixes is not None:
+        size = self.blocks.block_size
+        if self._prefixes is not None and start // size < end // size:  # a block is full
             self._prefixes.keep(sequence.tables, sequence.prefixes, sequence.tokens, start, end)
             self._pin(sequence, start, end)
 
@@ -172,8 +177,8 @@ class Ledger:
 
     def expire_pins(self) -> None:
         """End the pins whose time is over."""
-        if self._prefixes is not None:
-            self._prefixes.pins.expire()
+        if self._prefixes is not None and self._prefixes.pins.expire():
+            self._put_off = None
 
     def _pin(self, sequence: Sequence, start: int, end: int) -> None:
         """Honour the cache hints on positions [start, end)."""
@@ -181,6 +186,24 @@ class Ledger:
         if breakpoints and self._prefixes is not None:
             pinned = self._prefixes.pin(sequence.prefixes, sequence.tokens, breakpoints, start, end)
             sequence.num_pinned = max(sequence.num_pinned, pinned - sequence.num_cached)
+
+    def put_off(self, sequence: Sequence) -> None:
+        """There is no room for the sequence from the queue that `take_prefix` was called for."""
+        self._put_off = sequence, sequence.num_computed
+        self.give_back_blocks(sequence)
+
+    def still_lacks_room(self, sequence: Sequence) -> bool:
+        """Whether nothing has changed for the better since it was put off, so that it need not look again.
+
+        While nobody leaves, the blocks that are free and not reserved only become fewer (but where windows drop some);
+        it would need fewer of its own only if it found more.
+        """
+        if self._put_off is None or self._put_off[0] is not sequence or self.blocks.windowed:
+            return False
+        if self._prefixes is None or not self._reads_prefixes(sequence):
+            return True
+        length = self._put_off[1] // self.blocks.block_size
+        return not self._prefixes.finds(sequence.prefixes, sequence.tokens, length + 1)
 
     def give_back_blocks(self, sequence: Sequence) -> None:
         """Take all blocks from a sequence; it keeps its tokens."""
@@ -202,6 +225,7 @@ class Ledger:
         sequence.scores = PromptLogprobs.none_yet(count) if count is not None and sequence.scores_prompt else None
         sequence.waited_s = self.now_s - sequence.waiting_since_s
         sequence.rank = self.policy.rank(sequence, self.now_s)
+        self._put_off = None
         insort_right(self.running, sequence, key=_rank)
         self.policy.entered(sequence)
         self.moves.append((sequence, Event.ADMIT))
@@ -224,6 +248,7 @@ class Ledger:
         if was_running:
             self._end_running(sequence)
         else:
+            self._put_off = None
             self.policy.queue.remove(sequence)
         siblings = self.sequences[sequence.request.request_id]
         siblings.remove(sequence)
@@ -243,6 +268,7 @@ class Ledger:
             self._leave_place(sequence)
 
     def _leave_place(self, sequence: Sequence) -> None:
+        self._put_off = None
         self.policy.left(sequence)
         self.blocks.release(sequence.tables)
         self._free_slots.append(sequence.slot)

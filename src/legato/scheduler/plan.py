@@ -54,7 +54,6 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     budget = _time_beside(ledger, all_owed) if max(all_owed, default=0) > 1 else None
     if pads:
         room -= len(ledger.held)
-    windowed = any(window is not None for window in blocks.windows)
     any_new = any(s.wants_reset for s in running)
     under_way: set[Prefix] = set()
     shares: list[Share] = []
@@ -68,7 +67,7 @@ def choose_rows(ledger: Ledger) -> list[Share]:
         owed = sequence.num_tokens - computed
         rows = owed if decodes else _chunk(computed, owed, room, limits, budget)
         if rows > 0:
-            if windowed:
+            if blocks.windowed:
                 blocks.drop_behind_windows(sequence.tables, computed)
             if not take_blocks(ledger, sequence, computed + rows):
                 break
@@ -171,7 +170,9 @@ class _Outputs:
 
     def _column(self, values: dict[int, int]) -> "array[int]":
         """-1 where there is no value; empty when there are none."""
-        column = array("i", [-1]) * (len(self.rows) if values else 0)
+        if not values:
+            return array("i")
+        column = array("i", [-1]) * len(self.rows)
         for index, value in values.items():
             column[index] = value
         return column

@@ -24,6 +24,7 @@ class Policy(Protocol):
     reuses_prefixes: bool  # a sequence may begin with blocks that another one computed
     evicts: bool  # `may_evict` may say yes
     reorders: bool  # who is first in the queue may change as running sequences get tokens
+    times_steps: bool  # `stepped` is to be called
 
     def check(self, request: Request) -> None:
         """RequestError where the request asks for what this policy does not do. Any thread."""
@@ -83,6 +84,7 @@ class Fcfs:
     reuses_prefixes = True
     evicts = False
     reorders = False
+    times_steps = False
     takes_priority = False
     takes_targets = False
 

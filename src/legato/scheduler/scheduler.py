@@ -151,7 +151,7 @@ class Scheduler:
             rows=plan.num_rows,
             sequences=plan.num_seqs,
             outputs=len(plan.out_rows),
-            padding=sum(share.num_padding for share in shares),
+            padding=sum(share.num_padding for share in shares) if self._ledger.policy.pads else 0,
         )
         return plan
 
@@ -173,13 +173,13 @@ class Scheduler:
         return events
 
     def steady_steps(self, plan: StepPlan) -> int:
-        """How many steps, beginning with `plan`, the only one in flight, will be the same but for one token more each.
+        """How many steps, beginning with `plan`, the only one in flight, will give each running sequence one token.
 
         As long as nothing is added or asked to end. See `legato.scheduler.leap`.
         """
         return steady_steps(self._ledger, self._in_flight[plan.step_id].entries) if len(self._in_flight) == 1 else 1
 
-    def commit_steady(self, plan: StepPlan, tokens: "list[array[int]]", ends_s: Iterable[float]) -> list[TokenEvent]:
+    def commit_steady(self, plan: StepPlan, tokens: "list[array[int]]", ends_s: list[float]) -> list[TokenEvent]:
         """Take in that many steps at once, or fewer: for each sequence of the plan its tokens, one per step.
 
         ends_s: when each of the steps ended, by the clock.
@@ -188,7 +188,9 @@ class Scheduler:
         self._measure(plan, planned, ends_s)
         events = self._end_asked()
         events += commit_steady(self._ledger, planned.entries, tokens)
-        self._num_steps += len(tokens[0]) - 1
+        if (repeated := len(tokens[0]) - 1) > 0:
+            self._num_steps += repeated
+            self._last_step = StepCounts(plan.num_seqs, plan.num_seqs, plan.num_seqs)
         return events
 
     def take_events(self) -> list[TokenEvent]:
@@ -206,24 +208,33 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         return measure(self._ledger, self._num_steps, self._last_step, self._clock())
 
-    def _measure(self, plan: StepPlan, planned: "_Planned", ends_s: Iterable[float]) -> None:
+    def _measure(self, plan: StepPlan, planned: "_Planned", ends_s: list[float]) -> None:
         """A step lasts from its plan, or from the end of the step before it if that is later.
 
-        Of several steps each has one pair more per row than the one before. Where no step is bounded nobody asks for
-        predictions. A step that restores blocks says nothing about those that do not.
+        Of several steps those behind the first have a row per sequence, and each a pair more per row than the one
+        before. Where no step is bounded nobody asks for predictions. A step that restores blocks says nothing about
+        those that do not.
         """
-        began_s = max(planned.began_s, self._committed_s)
+        began_s, self._committed_s = max(planned.began_s, self._committed_s), ends_s[-1]
         restores = any(copy.source_tier == HOST_TIER for copy in plan.copies)
         predicts = self._ledger.limits.max_step_ms > 0 and not restores
-        rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows if predicts else 0
-        for end_s in ends_s:
-            self._ledger.policy.stepped(rows, end_s - began_s)
+        policy = self._ledger.policy
+        if not (predicts or policy.times_steps):
+            return
+        rows, pairs = plan.num_rows, sum(plan.positions) + plan.num_rows
+        contexts = sum(plan.positions[end - 1] + 1 for end in plan.row_offsets[1:]) if len(ends_s) > 1 else 0
+        for step, end_s in enumerate(ends_s):
+            if step > 0:
+                rows, pairs = plan.num_seqs, contexts + step * plan.num_seqs
+            if policy.times_steps:
+                policy.stepped(rows, end_s - began_s)
             if predicts:
                 self._ledger.step_times.record(rows, pairs, 1000 * (end_s - began_s))
-            began_s, pairs = end_s, pairs + rows
-        self._committed_s = began_s
+            began_s = end_s
 
     def _end_asked(self) -> list[TokenEvent]:
+        if not self._asked:
+            return []
         events = [end_without_token(self._ledger, sequence, event) for sequence, event in self._asked.items()]
         self._asked.clear()
         return events

@@ -8,11 +8,11 @@ goodput requests per second that meet every bound (TPOT of a one-token answer is
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 from legato.bench.figures import Summary, summarize
@@ -22,6 +22,10 @@ from legato.scheduler.stats import SchedulerStats
 __all__ = ["Gaps", "Outcome"]
 
 _CLASSES = 1 / math.log(1.01)
+
+
+def _class_of(seconds: float) -> int:
+    return math.ceil(math.log(max(seconds, 1e-9)) * _CLASSES)
 
 
 class Gaps:
@@ -35,7 +39,7 @@ class Gaps:
     def add(self, seconds: float, times: int = 1) -> None:
         self.count += times
         self._sum += seconds * times
-        self._classes[math.ceil(math.log(max(seconds, 1e-9)) * _CLASSES)] += times
+        self._classes[_class_of(seconds)] += times
 
     def summary(self) -> Summary | None:
         """In milliseconds; each percentile is the upper end of its class. None of no values."""
@@ -176,11 +180,15 @@ class Outcome:
         self.met += all(1000 * values[name] <= bound for name, bound in self._slo.items())
 
     def _add_gaps(self, ends_s: Sequence[float], times: int) -> None:
-        """Steps that follow one another take ever longer: where first and last are of one class, all are."""
-        first, last = ends_s[1] - ends_s[0], ends_s[-1] - ends_s[-2]
-        if math.ceil(math.log(first) * _CLASSES) == math.ceil(math.log(last) * _CLASSES):
-            count = len(ends_s) - 1
-            self.itl.add((ends_s[-1] - ends_s[0]) / count, times * count)
-            return
-        for before, after in pairwise(ends_s):
-            self.itl.add(after - before, times)
+        """Steps that follow one another take ever longer, so those of one class are neighbours."""
+
+        def class_of(step: int) -> int:
+            return _class_of(ends_s[step + 1] - ends_s[step])
+
+        first, count = 0, len(ends_s) - 1
+        last = class_of(count - 1)
+        while first < count:
+            found = class_of(first)
+            end = count if found == last else bisect_right(range(count), found, lo=first, key=class_of)
+            self.itl.add((ends_s[end] - ends_s[first]) / (end - first), times * (end - first))
+            first = end

@@ -1,12 +1,22 @@
 """Who gets in, and who is refused."""
 
-import pytest
+from collections import Counter
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato.cache.prefix_cache import PrefixCache
+from legato.core.config import SchedulerConfig
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.types import FinishReason
+from legato.scheduler.admit import _Room
+from legato.scheduler.ledger import Ledger
+from legato.simulate.traffic import Visit
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_drained, assert_poison_harms_nobody
 from support.scripted import ScriptedExecutor, window_group
+from support.simulated import replay, tiny_info
 
 
 def refused(scheduler, request):
@@ -160,3 +170,72 @@ def test_recomputation_is_bounded():
     resets = [reset.seed for plan in executor.plans for reset in plan.resets]
     assert len(resets) > 12
     assert max(resets.count(i) for i in range(12)) <= 3
+
+
+def test_the_first_that_waits_for_blocks_looks_for_its_prefix_once(monkeypatch):
+    """Not in each step: that would cost a long prompt milliseconds. It looks again when somebody leaves."""
+    looked = Counter()
+    take = PrefixCache.take
+
+    def counted(cache, tables, chain, tokens):
+        looked[len(tokens)] += 1
+        return take(cache, tables, chain, tokens)
+
+    monkeypatch.setattr(PrefixCache, "take", counted)
+    executor = ScriptedExecutor(block_size=4, num_blocks=30)
+    scheduler = scheduler_for(executor)
+    drive(scheduler, executor, [make_request("known", range(50, 98), max_tokens=1)])
+    small = make_request("small", range(40), max_tokens=60)
+    large = make_request("large", [*range(50, 98), *range(200, 240)], max_tokens=4)
+    outcomes = drive(scheduler, executor, [small, large])
+    assert [len(outcomes[name, 0].tokens) for name in ("small", "large")] == [60, 4]
+    assert looked[88] == 2
+
+
+def test_the_first_that_waits_for_blocks_enters_when_another_has_computed_its_beginning():
+    """Both do not fit side by side; but they share all that the first has computed."""
+    executor = ScriptedExecutor(block_size=4, num_blocks=18)
+    scheduler = scheduler_for(executor, max_num_batched_tokens=64, long_prefill_token_threshold=16)
+    requests = [make_request("a", range(40), max_tokens=20), make_request("b", range(42), max_tokens=4)]
+    outcomes = drive(scheduler, executor, requests)
+    assert [outcomes[name, 0].num_cached for name in ("a", "b")] == [0, 40]
+    assert [plan.num_seqs for plan in executor.plans].count(2) == 4
+
+
+VISITS = st.lists(
+    st.builds(
+        Visit,
+        at_s=st.floats(0, 0.3).map(lambda at_s: round(at_s, 4)),
+        prompt_tokens=st.integers(1, 150),
+        output_tokens=st.integers(1, 60),
+        shared=st.sampled_from([(), (1,), (2,), (1, 3)]),
+        shared_size=st.just(48),
+        priority=st.integers(0, 2),
+        tenant=st.sampled_from(["a", "b"]),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    visits=VISITS,
+    num_blocks=st.integers(14, 40),
+    policy=st.sampled_from(["fcfs", "static", "priority", "fair", "deadline"]),
+)
+def test_who_is_not_looked_at_again_would_not_fit(visits, num_blocks, policy):
+    """While it waits prefixes become longer and shared, others are preempted, and others become the first."""
+    plain = Ledger.still_lacks_room
+
+    def checked(ledger, sequence):
+        lacks = plain(ledger, sequence)
+        if lacks:
+            ledger.take_prefix(sequence)
+            assert not _Room(ledger).fits(sequence)
+            ledger.give_back_blocks(sequence)
+        return lacks
+
+    config = SchedulerConfig(policy=policy, max_num_seqs=5, max_num_batched_tokens=32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "still_lacks_room", checked)
+        replay(visits, tiny_info(num_blocks=num_blocks, max_seqs=5), config, leap=False)

@@ -41,6 +41,14 @@ def test_leaping_and_stepping_give_the_same_log(visits, num_blocks, policy, cach
     assert leapers[0].stats().blocks_used == 0
 
 
+def test_the_last_rows_of_prompts_and_the_decodes_after_them_are_one_launch():
+    visits = [Visit(0.0, 20, 30), Visit(0.0, 30, 40), Visit(0.02, 40, 50)]
+    config = SchedulerConfig(max_num_seqs=5, max_num_batched_tokens=64)
+    log, _ = replay(visits, tiny_info(max_seqs=5), config, leap=True)
+    assert log.launches == 4  # from the first two to the third; to each end
+    assert len(log.lines) == 120
+
+
 def test_counters_that_change_who_is_first_are_not_leapt_over():
     """Where the large request of one tenant waits for blocks, its neighbour's small one may become the first."""
     sizes = [("a", 200, 60), ("b", 100, 120), ("b", 200, 60), ("a", 100, 120), ("a", 40, 60), ("b", 20, 120)]

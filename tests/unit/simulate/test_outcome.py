@@ -52,6 +52,23 @@ def test_percentiles_of_gaps_are_right_within_a_class():
     assert Gaps().summary() is None
 
 
+def test_gaps_of_a_leap_are_those_of_its_steps():
+    """Over several classes of gaps, the first and last of which are not whole."""
+    times = [1.0]
+    for step in range(300):
+        times.append(times[-1] + 0.01 + 2e-6 * step)
+    leapt, stepped = Outcome({}), Outcome({})
+    for outcome, size in ((leapt, 100), (stepped, 1)):
+        outcome.arrived("a", 0.0, 1)
+        for first in range(0, 300, size):
+            ends = times[first : first + size]
+            outcome.on_steps(0.0, ends, [TokenEvent("a", 0, (1,) * size)])
+    assert leapt.itl.count == stepped.itl.count == 299
+    found, exact = leapt.itl.summary(), stepped.itl.summary()
+    assert found.mean == pytest.approx(exact.mean)
+    assert (found.p50, found.p90, found.p99) == (exact.p50, exact.p90, exact.p99)
+
+
 def test_static_wastes_what_continuous_batching_uses():
     """Answers of different lengths, while weights are what a step costs: the batch waits for its longest."""
     visits = list(drawn(200, math.inf, 1.0, Lengths(prompt=40, output=40, spread=1.0, longest_output=300), 0))

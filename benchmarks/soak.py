@@ -3,9 +3,9 @@
 python benchmarks/soak.py [--requests 5000] [--concurrency 16] [--json FILE]
 
 Chats and completions, whole and streamed, several choices, beams, log probabilities, structured output, tools, clients
-that go away (before the first byte, in the middle of a stream), and requests that are wrong. Every answer is checked. The
-server's memory, threads, file descriptors and KV blocks after a tenth of the requests are the baseline; the exit status
-is 1 where more is left at the end, or an answer was not what it had to be.
+that go away (before the first byte, in the middle of a stream), and requests that are wrong. Every answer is checked.
+The server's memory, threads, file descriptors and KV blocks after a tenth of the requests are the baseline; the exit
+status is 1 where more is left at the end, or an answer was not what it had to be.
 """
 
 import argparse

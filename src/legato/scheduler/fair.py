@@ -62,6 +62,13 @@ class TenantQueue(Queue):
         """Virtual tokens of each known tenant, over its weight."""
         return {tenant: lane.counter for tenant, lane in self._lanes.items()}
 
+    def charge(self, tenant: str, tokens: float) -> None:
+        """Count virtual tokens; below 0 where too many were."""
+        lane = self.lane(tenant)
+        lane.counter += tokens / lane.weight
+        if tokens < 0 and lane.waiting:
+            self._enter(lane)
+
     def first(self) -> Sequence | None:
         lane = self._next_lane()
         return None if lane is None else next(iter(lane.waiting))
@@ -85,16 +92,19 @@ class TenantQueue(Queue):
     def _count_in(self, lane: _Lane) -> None:
         self._length += 1
         if not lane.in_heap:
-            lane.in_heap = True
-            self._pushes += 1
-            heappush(self._heap, (lane.counter, self._pushes, lane))
+            self._enter(lane)
+
+    def _enter(self, lane: _Lane) -> None:
+        lane.in_heap = True
+        self._pushes += 1
+        heappush(self._heap, (lane.counter, self._pushes, lane))
 
     def _discard(self, sequence: Sequence) -> None:
         del self.lane(sequence.request.service.tenant).waiting[sequence]
         self._length -= 1
 
     def _next_lane(self) -> _Lane | None:
-        """Counters only grow, so an entry that is too low is put right when it comes up."""
+        """An entry that is too low is put right when it comes up. One that is too high has a better one before it."""
         heap = self._heap
         while heap:
             counter, _, lane = heap[0]
@@ -135,14 +145,18 @@ class Fair(Fcfs):
         super().__init__(self._lanes)
 
     def entered(self, sequence: Sequence) -> None:
-        lane = self._lanes.lane(sequence.request.service.tenant)
-        lane.inside += 1
+        self._lanes.lane(sequence.request.service.tenant).inside += 1
+        self._charge_prompt(sequence, sequence.num_prompt - sequence.num_computed)
+
+    def found_more(self, sequence: Sequence, num_tokens: int) -> None:
+        self._charge_prompt(sequence, -num_tokens)
+
+    def _charge_prompt(self, sequence: Sequence, num_tokens: int) -> None:
         if sequence.run == 1:  # what is computed again after a preemption is nobody's service
-            lane.counter += PROMPT_TOKEN * (sequence.num_prompt - sequence.num_computed) / lane.weight
+            self._lanes.charge(sequence.request.service.tenant, PROMPT_TOKEN * num_tokens)
 
     def sampled(self, sequence: Sequence, num_tokens: int) -> None:
-        lane = self._lanes.lane(sequence.request.service.tenant)
-        lane.counter += ANSWER_TOKEN * num_tokens / lane.weight
+        self._lanes.charge(sequence.request.service.tenant, ANSWER_TOKEN * num_tokens)
 
     def left(self, sequence: Sequence) -> None:
         self._lanes.lane(sequence.request.service.tenant).inside -= 1

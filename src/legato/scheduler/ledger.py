@@ -125,8 +125,10 @@ class Ledger:
         if missing in under_way:
             return True
         if found > length:
+            before = sequence.num_computed
             self.give_back_blocks(sequence)
             self.take_prefix(sequence)
+            self.policy.found_more(sequence, sequence.num_computed - before)
             self._put_off = None
         return False
 

@@ -67,6 +67,10 @@ class Policy(Protocol):
         """A sequence was admitted."""
         ...
 
+    def found_more(self, sequence: Sequence, num_tokens: int) -> None:
+        """So many tokens of a running sequence were computed by another since it was admitted, before its first row."""
+        ...
+
     def sampled(self, sequence: Sequence, num_tokens: int) -> None:
         """A running sequence has so many tokens more."""
         ...
@@ -117,6 +121,9 @@ class Fcfs:
         return False
 
     def entered(self, sequence: Sequence) -> None:
+        pass
+
+    def found_more(self, sequence: Sequence, num_tokens: int) -> None:
         pass
 
     def sampled(self, sequence: Sequence, num_tokens: int) -> None:

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from legato.cache.block_tables import BlockTables
 from legato.core.config import SchedulerConfig
 from legato.core.errors import ConfigError
 from legato.core.types import Service
 from legato.scheduler.fair import Fair, TenantQueue
 from legato.scheduler.scheduler import Scheduler
+from legato.scheduler.state import Sequence
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_drained
 from support.scripted import ScriptedExecutor
@@ -106,6 +108,27 @@ def test_a_prefix_that_was_found_costs_its_tenant_nothing():
     drive(scheduler, executor, [of("a", make_request("r", [5] * 64, max_tokens=1))])
     drive(scheduler, executor, [of("b", make_request("r", [5] * 64, max_tokens=1))])
     assert scheduler._ledger.policy._lanes.counters() == {"a": 64 + 2, "b": 66 + 16 + 2}, "b begins where a was"
+
+
+def test_choices_are_charged_what_they_compute():
+    """The first computes the prompt, the others only what is no whole block of it."""
+    executor = ScriptedExecutor(block_size=16)
+    scheduler = scheduler_for(executor, policy="fair")
+    drive(scheduler, executor, [of("a", make_request("r", [5] * 70, max_tokens=3, n=4))])
+    assert scheduler._ledger.policy._lanes.counters() == {"a": 70 + 3 * (70 - 64) + 4 * 3 * 2}
+
+
+def test_who_is_given_back_a_charge_moves_up():
+    queue = TenantQueue({})
+    for tenant in ("a", "b"):
+        queue.append(Sequence(of(tenant, make_request(tenant, [1])), 0, 100, BlockTables(1)))
+    queue.charge("a", 20)
+    queue.charge("b", 10)
+    assert queue.first().request.request_id == "b"
+    queue.charge("a", -15)
+    assert queue.first().request.request_id == "a"
+    queue.charge("a", 10)
+    assert queue.first().request.request_id == "b"
 
 
 def test_a_preemption_is_not_charged():

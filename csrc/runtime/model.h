@@ -72,6 +72,7 @@ struct BoundHeads {
 struct BoundOp {
   OpKind kind;
   bool out_domain;
+  size_t next_linear;  // of a matrix product: the next one, of the next step behind the last
   std::variant<EmbedArgs, NormArgs, LinearArgs, BoundHeads, BoundAttention, SelectArgs> args;
 };
 
@@ -116,6 +117,7 @@ class Model {
   };
 
   BoundOp bind(const OpSpec& op);
+  void link_linear_ops();
   LinearArgs bind_linear(const OpSpec& op) const;
   BoundHeads bind_heads(const OpSpec& op) const;
   BoundAttention bind_attention(const OpSpec& op);
@@ -128,6 +130,7 @@ class Model {
   void run_ops(size_t begin, size_t end, const StepInput& step, OutPiece piece, StepOutput& out);
   void run_op(const BoundOp& op, const StepInput& step, OutPiece piece, StepOutput& out);
   void run_linear(const LinearArgs& args, int32_t rows);
+  void ask_ahead(const BoundOp& op, const StepInput& step);
   void run_attention(const BoundAttention& op, const StepInput& step);
   void run_merges(const AttentionArgs& args, const AttentionWork& work, const StepInput& step);
   void run_select(const SelectArgs& args, const StepInput& step, OutPiece piece, StepOutput& out);

@@ -65,9 +65,21 @@ Model::Model(const EngineFile& file, const RuntimeOptions& options)
     threads_.back().partials.resize(static_cast<size_t>(last_split(options.max_position - 1)) + 1);
   }
   for (const OpSpec& op : plan_.ops) ops_.push_back(bind(op));
+  link_linear_ops();
   const auto selects = [](const BoundOp& op) { return op.kind == OpKind::select_rows; };
   first_out_op_ = static_cast<size_t>(std::find_if(ops_.begin(), ops_.end(), selects) - ops_.begin());
   works_.resize(shapes_.size());
+}
+
+void Model::link_linear_ops() {
+  const auto multiplies = [](const BoundOp& op) { return op.kind == OpKind::linear || op.kind == OpKind::logits; };
+  const auto first = std::find_if(ops_.begin(), ops_.end(), multiplies);
+  size_t next = static_cast<size_t>(first - ops_.begin());
+  for (size_t i = ops_.size(); i-- > 0;) {
+    if (!multiplies(ops_[i])) continue;
+    ops_[i].next_linear = next;
+    next = i;
+  }
 }
 
 const float* Model::vector(int32_t index) const {
@@ -84,7 +96,7 @@ bool Model::as_acts(int32_t index) const {
 }
 
 BoundOp Model::bind(const OpSpec& op) {
-  BoundOp bound{op.kind, buffer(op.out).out_domain, {}};
+  BoundOp bound{op.kind, buffer(op.out).out_domain, 0, {}};
   const int64_t stride = workspace_.stride(op.out);
   switch (op.kind) {
     case OpKind::embed: {

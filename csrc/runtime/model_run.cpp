@@ -28,6 +28,17 @@ class Stopwatch {
   Clock::time_point last_ = Clock::now();
 };
 
+// Output panels: of a gated product, pairs of packed ones.
+struct Panels {
+  int32_t count;
+  size_t bytes;  // of one
+};
+
+Panels panels_of(const LinearArgs& args) {
+  const int32_t packed = args.e.kind == EpilogueKind::glu ? 2 : 1;
+  return {args.w.n_pad / kPanel / packed, args.w.panel_bytes * static_cast<size_t>(packed)};
+}
+
 }  // namespace
 
 // Rows in runs that are worth a thread's while. row_cost: values touched per row.
@@ -98,6 +109,7 @@ void Model::run_op(const BoundOp& op, const StepInput& step, OutPiece piece, Ste
     }
     case OpKind::linear:
     case OpKind::logits:
+      ask_ahead(ops_[op.next_linear], step);
       return run_linear(std::get<LinearArgs>(op.args), rows);
     case OpKind::heads_to_cache: {
       const auto& bound = std::get<BoundHeads>(op.args);
@@ -116,14 +128,29 @@ void Model::run_op(const BoundOp& op, const StepInput& step, OutPiece piece, Ste
 
 void Model::run_linear(const LinearArgs& args, int32_t rows) {
   if (rows == 0) return;
-  const int32_t panels = args.w.n_pad / kPanel / (args.e.kind == EpilogueKind::glu ? 2 : 1);
-  const LinearSplit split(rows, panels, options_.threads);
+  const LinearSplit split(rows, panels_of(args).count, options_.threads);
   pool_.run(split.items(), [&](int64_t item, int thread) {
     void* scratch = threads_[static_cast<size_t>(thread)].scratch.data();
     split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
       kernels_.linear(args, row_begin, row_end, panel_begin, panel_end, scratch);
     });
   });
+}
+
+// Threads that wait, from now until `op` begins, ask for the weights that they will read in it.
+void Model::ask_ahead(const BoundOp& op, const StepInput& step) {
+  constexpr size_t kMost = 1 << 19;  // bytes of a thread's second cache
+  const auto& args = std::get<LinearArgs>(op.args);
+  const size_t rows = op.out_domain ? step.out_rows.size() : step.tokens.size();
+  if (rows == 0) return;
+  const auto [panels, bytes] = panels_of(args);
+  const LinearSplit split(static_cast<int32_t>(rows), panels, options_.threads);
+  for (int32_t t = 0; t < options_.threads; ++t) {
+    const int32_t begin = split.first_panel(t), end = t + 1 < options_.threads ? split.first_panel(t + 1) : panels;
+    if (begin >= end) continue;
+    const size_t share = static_cast<size_t>(end - begin) * bytes;
+    pool_.ahead(t, {args.w.panels + static_cast<size_t>(begin) * bytes, std::min(kMost, share)});
+  }
 }
 
 void Model::run_attention(const BoundAttention& op, const StepInput& step) {

@@ -30,7 +30,11 @@ std::vector<AttentionPiece> whole_pieces(const StepInput& step, const AttentionS
 }  // namespace
 
 LinearSplit::LinearSplit(int32_t rows, int32_t panels, int32_t threads)
-    : rows_(rows), tiles_((rows + kTileRows - 1) / kTileRows), units_(panels * tiles_), threads_(threads) {
+    : rows_(rows),
+      panels_(panels),
+      tiles_((rows + kTileRows - 1) / kTileRows),
+      units_(panels * tiles_),
+      threads_(threads) {
   items_ = threads == 1 ? std::min<int64_t>(units_, 1) : std::min(units_, threads * kItemsPerThread);
 }
 

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,6 +19,12 @@ class LinearSplit {
   LinearSplit(int32_t rows, int32_t panels, int32_t threads);
 
   int64_t items() const { return items_; }
+
+  // The panel that thread `thread` of the pool begins with.
+  int32_t first_panel(int32_t thread) const {
+    if (thread >= items_) return panels_;
+    return static_cast<int32_t>(run_of(thread) * units_ / items_ / tiles_);
+  }
 
   // Calls fn(row_begin, row_end, panel_begin, panel_end) for the at most three rectangles of one item.
   template <class Fn>
@@ -40,11 +47,11 @@ class LinearSplit {
   }
 
  private:
-  // Items are handed out in ascending order, so threads that keep pace take every threads-th. Those are neighbours
-  // here: a thread goes on with the panel that its last item asked for.
+  // A thread of the pool takes every threads-th item. Those are neighbours here: it goes on with the panel that its
+  // last item asked for.
   int64_t run_of(int64_t item) const {
-    const int64_t share = items_ / threads_;
-    return items_ % threads_ == 0 ? item % threads_ * share + item / threads_ : item;
+    const int64_t thread = item % threads_, longer = items_ % threads_;
+    return thread * (items_ / threads_) + std::min(thread, longer) + item / threads_;
   }
 
   int32_t row_of(int64_t tile) const {
@@ -52,6 +59,7 @@ class LinearSplit {
   }
 
   int32_t rows_;
+  int32_t panels_;
   int64_t tiles_;
   int64_t units_;
   int64_t items_;
@@ -93,7 +101,7 @@ struct AttentionWork {
   std::vector<AttentionPiece> pieces;  // costliest first
   std::vector<AttentionMerge> merges;
 
-  // What a thread that keeps pace takes after piece i, since pieces are handed out in order; null: nothing.
+  // What the thread that has piece i takes after it, unless others help it; null: nothing.
   const AttentionPiece* after(int64_t i, int32_t threads) const {
     const size_t next = static_cast<size_t>(i + threads);
     return next < pieces.size() ? &pieces[next] : nullptr;

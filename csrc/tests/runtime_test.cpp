@@ -172,6 +172,26 @@ void linear_items_cover_each_unit_once() {
   }
 }
 
+// What a thread asks for ahead is what it then reads: its items follow each other from its first panel on.
+void linear_items_of_a_thread_are_neighbours() {
+  for (int32_t rows : {1, 6, 512}) {
+    for (int32_t panels : {2, 5, 9, 768}) {
+      for (int32_t threads : {1, 2, 3, 16}) {
+        const LinearSplit split(rows, panels, threads);
+        for (int32_t thread = 0; thread < threads; ++thread) {
+          int32_t at = split.first_panel(thread);
+          for (int64_t item = thread; item < split.items(); item += threads) {
+            split.visit(item, [&](int32_t, int32_t, int32_t panel_begin, int32_t panel_end) {
+              CHECK(panel_begin == at || panel_begin == at - 1);  // two items may share a panel's rows
+              at = panel_end;
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
 template <class Error, class Fn>
 bool throws(Fn&& fn) {
   try {
@@ -241,6 +261,7 @@ void hostile_files_do_no_harm() {
 int main() {
   legato::buffers_that_are_live_together_do_not_overlap();
   legato::linear_items_cover_each_unit_once();
+  legato::linear_items_of_a_thread_are_neighbours();
   legato::work_may_be_cut_in_any_way();
   legato::a_model_and_its_file_go_in_any_order();
   legato::calls_out_of_order_are_refused();

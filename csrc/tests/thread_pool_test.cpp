@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -40,14 +41,43 @@ void a_job_sees_what_was_written_before_it() {
   }
 }
 
-void two_items_run_at_the_same_time() {
+void two_items_run_at_the_same_time_on_their_own_threads() {
   ThreadPool pool(2);
-  std::atomic<int> arrived{0};
-  pool.run(2, [&](int64_t, int) {
-    arrived.fetch_add(1);
-    while (arrived.load() < 2) std::this_thread::yield();
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    std::atomic<int> arrived{0};
+    pool.run(2, [&](int64_t item, int thread) {
+      CHECK(item == thread);
+      arrived.fetch_add(1);
+      while (arrived.load() < 2) std::this_thread::yield();
+    });
+    CHECK(arrived.load() == 2);
+  }
+}
+
+void a_thread_that_is_held_up_is_helped() {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  pool.run(9, [&](int64_t item, int) {
+    if (item == 0) {  // the first of thread 0, which has items 2, 4, 6 and 8 too
+      while (done.load() < 8) std::this_thread::yield();
+    } else {
+      done.fetch_add(1);
+    }
   });
-  CHECK(arrived.load() == 2);
+  CHECK(done.load() == 8);
+}
+
+// The sanitizer looks on: what is asked for may change and end while threads ask.
+void what_is_asked_for_ahead_changes_nothing() {
+  ThreadPool pool(3);
+  const std::vector<uint8_t> memory(1 << 16, 7);
+  for (int64_t job = 0; job < 500; ++job) {
+    for (int t = 0; t < 3; ++t) pool.ahead(t, std::span(memory).subspan(static_cast<size_t>(job), 1 << 12));
+    std::vector<int64_t> output(3);
+    pool.run(3,
+             [&](int64_t item, int) { output[static_cast<size_t>(item)] = job + memory[static_cast<size_t>(item)]; });
+    for (int64_t value : output) CHECK(value == job + 7);
+  }
 }
 
 void sleeping_threads_wake_and_stop() {
@@ -113,7 +143,9 @@ void a_pool_without_threads_is_refused() {
 int main() {
   legato::each_item_runs_once_and_its_writes_are_seen();
   legato::a_job_sees_what_was_written_before_it();
-  legato::two_items_run_at_the_same_time();
+  legato::two_items_run_at_the_same_time_on_their_own_threads();
+  legato::a_thread_that_is_held_up_is_helped();
+  legato::what_is_asked_for_ahead_changes_nothing();
   legato::sleeping_threads_wake_and_stop();
   legato::denormals_are_flushed_inside_only();
   legato::pool_threads_block_signals();

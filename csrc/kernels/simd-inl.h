@@ -18,6 +18,13 @@ constexpr float kInfinity = __builtin_inff();
 
 LEGATO_INLINE Vf zero() { return splat(0.0f); }
 
+// The larger of two numbers that are not negative; a NaN if either is one, since its bits are the largest.
+LEGATO_INLINE Vf larger_bits(Vf a, Vf b) {
+  using Bits = uint32_t __attribute__((vector_size(4 * kLanes)));
+  const Bits x = reinterpret_cast<Bits>(a), y = reinterpret_cast<Bits>(b);
+  return reinterpret_cast<Vf>(x < y ? y : x);
+}
+
 // exp(x) within 2 ulp: 1 + r + r^2 q(r) on |r| <= ln 2 / 2, times 2^n. Exactly 1 at 0; 0 far below, inf far above; NaN
 // stays NaN (the vector minimum and maximum return their second operand then).
 LEGATO_INLINE Vf exp(Vf x) {

@@ -107,35 +107,73 @@ LEGATO_INLINE Vf slot_scales(const KvView& kv, const uint8_t* const* keys, int32
   return load_bf16(scales + slot % kKvTile);
 }
 
-// Scores, still without `factor` and the scales of K, to probabilities relative to the largest, times the scales of V;
-// returns through `partial` the largest score and the sum of the probabilities. Asks for `coming` meanwhile.
-template <class Cache>
-LEGATO_INLINE void exponentiate(const KvView& kv, const uint8_t* const* keys, float* scores, Span span, float factor,
-                                const Coming& coming, typename Cache::Value* weights, float* partial) {
-  const int32_t begin = span.first_tile() * kKvTile, end = span.end_tile() * kKvTile;
-  const Vf lowest = splat(-kInfinity);
-  Vf top = lowest;
-  for (int32_t i = begin; i < end; i += kLanes) {
-    Vf scale = splat(factor);
-    if constexpr (Cache::kScaled) scale = scale * slot_scales(kv, keys, i, Side::key);
-    const Vf s = where_seen(span, i, load(scores + i) * scale, lowest);
-    store(scores + i, s);
-    top = max(top, s);
-  }
-  partial[0] = largest(top);
-  const Vf shift = splat(partial[0]);
-  Vf total = zero();
-  for (int32_t i = begin; i < end; i += kLanes) {
-    coming.ask(i / kKvTile);
-    Vf w = exp(load(scores + i) - shift);
-    total = total + w;
-    if constexpr (Cache::kScaled) {
-      const Vf scale = slot_scales(kv, keys, i, Side::value) * splat(Cache::kLift);
-      w = where_seen(span, i, w * scale, zero());  // the scale of a stale slot may be a NaN
+// What M queries share of a split: its slots are looked through once for all of them, with M chains of arithmetic.
+template <int M>
+struct Block {
+  const Span* spans;
+  const uint8_t* const* keys;  // K tiles, V behind each
+  int32_t begin, end;          // tiles that any query sees, 0 and 0 if there are none
+
+  LEGATO_INLINE Block(const Span* spans, const uint8_t* const* keys)
+      : spans(spans), keys(keys), begin(kSplitTiles), end(0) {
+    for (int m = 0; m < M; ++m) {
+      if (spans[m].empty()) continue;
+      begin = smaller(begin, spans[m].first_tile());
+      end = larger(end, spans[m].end_tile());
     }
-    Cache::put(weights + i, w);
+    begin = smaller(begin, end);
   }
-  partial[1] = sum(total);
+};
+
+// scores[m][slots] times factors[m] and the scales of K, and -inf where the query does not see the slot; top: the
+// largest of each query.
+template <class Cache, int M>
+LEGATO_INLINE void scale_scores(const KvView& kv, const Block<M>& block, const float* factors, float* scores,
+                                float* top) {
+  const Vf lowest = splat(-kInfinity);
+  Vf tops[M];
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) tops[m] = lowest;
+  for (int32_t i = block.begin * kKvTile; i < block.end * kKvTile; i += kLanes) {
+    Vf scale = splat(1.0f);
+    if constexpr (Cache::kScaled) scale = slot_scales(kv, block.keys, i, Side::key);
+    LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+      float* at = scores + m * kKvSplit + i;
+      const Vf s = where_seen(block.spans[m], i, load(at) * (splat(factors[m]) * scale), lowest);
+      store(at, s);
+      tops[m] = max(tops[m], s);
+    }
+  }
+  for (int m = 0; m < M; ++m) top[m] = largest(tops[m]);
+}
+
+// Scores, still without factors[m] and the scales of K, to probabilities relative to the largest, times the scales of
+// V. partials[m]: the largest score and the sum of the probabilities; most[m]: the largest weight of each lane, a NaN
+// if any is one. Asks for coming[m] meanwhile. What it leaves for a query that sees nothing has no meaning.
+template <class Cache, int M>
+LEGATO_INLINE void exponentiate(const KvView& kv, const Block<M>& block, const float* factors, const Coming* coming,
+                                float* scores, typename Cache::Value* weights, float* const* partials, Vf* most) {
+  float top[M];
+  scale_scores<Cache, M>(kv, block, factors, scores, top);
+  Vf total[M];
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) total[m] = most[m] = zero();
+  for (int32_t i = block.begin * kKvTile; i < block.end * kKvTile; i += kLanes) {
+    Vf scale = splat(1.0f);
+    if constexpr (Cache::kScaled) scale = slot_scales(kv, block.keys, i, Side::value) * splat(Cache::kLift);
+    LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+      coming[m].ask(i / kKvTile);
+      Vf w = exp(load(scores + m * kKvSplit + i) - splat(top[m]));
+      total[m] = total[m] + w;
+      if constexpr (Cache::kScaled) {
+        w = where_seen(block.spans[m], i, w * scale, zero());  // the scale of a stale slot may be a NaN
+      }
+      if constexpr (Cache::kFixed) most[m] = larger_bits(most[m], w);
+      Cache::put(weights + m * kKvSplit + i, w);
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    partials[m][0] = top[m];
+    partials[m][1] = block.spans[m].empty() ? 0.0f : sum(total[m]);
+  }
 }
 
 // Slots of the tiles [begin, end) that one query sees, tile by tile.
@@ -158,23 +196,26 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
                     const uint8_t* const* keys, const uint8_t* const* next, float* scores,
                     typename Cache::Value* weights, float* const* partials) {
   const int32_t head_pad = a.kv.head_pad;
-  int32_t begin = kSplitTiles, end = 0, whole_begin = 0, whole_end = kSplitTiles;
+  const Block<M> block(spans, keys);
+  int32_t whole_begin = 0, whole_end = kSplitTiles;
+  float factors[M];
+  Coming coming[M];
   for (int m = 0; m < M; ++m) {
-    begin = smaller(begin, spans[m].empty() ? kSplitTiles : spans[m].first_tile());
-    end = larger(end, spans[m].empty() ? 0 : spans[m].end_tile());
     whole_begin = larger(whole_begin, spans[m].first_whole());
     whole_end = smaller(whole_end, spans[m].end_whole());
+    factors[m] = a.scale * Cache::kUnit;
+    coming[m] = values_behind<M>(a.kv, next, m);
   }
-  score_tiles<Cache, M>(q, head_pad, keys, begin, end, head_pad / Cache::kValues, scores);
+  score_tiles<Cache, M>(q, head_pad, keys, block.begin, block.end, head_pad / Cache::kValues, scores);
+  Vf most[M];
+  exponentiate<Cache, M>(a.kv, block, factors, coming, scores, weights, partials, most);
   const uint8_t* values[kSplitTiles];
-  for (int32_t t = begin; t < end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
+  for (int32_t t = block.begin; t < block.end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
   const bool shared = whole_begin < whole_end;
   float* acc[M];
   for (int m = 0; m < M; ++m) {
     acc[m] = partial_acc(partials[m]);
     if (spans[m].empty()) continue;
-    exponentiate<Cache>(a.kv, keys, scores + m * kKvSplit, spans[m], a.scale * Cache::kUnit,
-                        values_behind<M>(a.kv, next, m), weights + m * kKvSplit, partials[m]);
     for (int32_t d = 0; d < head_pad; d += kLanes) store(acc[m] + d, zero());
     const int32_t alone_end = shared ? whole_begin : spans[m].end_tile();
     weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], spans[m].first_tile(), alone_end, head_pad, acc[m]);
@@ -197,32 +238,26 @@ template <int M>
 void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uint8_t* const* keys,
                   const uint8_t* const* next, float* scores, float* weights, float* const* partials) {
   const int32_t head_pad = a.kv.head_pad;
-  int32_t begin = kSplitTiles, end = 0;
+  const Block<M> block(spans, keys);
+  float factors[M];
+  Coming coming[M];
   for (int m = 0; m < M; ++m) {
-    if (spans[m].empty()) continue;
-    begin = smaller(begin, spans[m].first_tile());
-    end = larger(end, spans[m].end_tile());
+    factors[m] = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
+    coming[m] = values_behind<M>(a.kv, next, m);
   }
-  score_codes<M>(q, head_pad, keys, begin, end, scores);
+  score_codes<M>(q, head_pad, keys, block.begin, block.end, scores);
+  Vf most[M];
+  exponentiate<CacheI8, M>(a.kv, block, factors, coming, scores, scores, partials, most);
   float* acc[M];
   for (int m = 0; m < M; ++m) {
     acc[m] = partial_acc(partials[m]);
-    float* p = scores + m * kKvSplit;
-    const Fixed fixed(weights + m * kKvSplit, kKvSplit);
-    if (spans[m].empty()) {
-      clear(fixed, begin, end);
-      fixed.figures[0] = fixed.figures[1] = fixed.figures[2] = 0.0f;
-      continue;
-    }
-    clear(fixed, begin, spans[m].first_tile());
-    clear(fixed, spans[m].end_tile(), end);
-    const float factor = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
-    exponentiate<CacheI8>(a.kv, keys, p, spans[m], factor, values_behind<M>(a.kv, next, m), p, partials[m]);
-    fix(p, spans[m].first_tile() * kKvTile, spans[m].end_tile() * kKvTile, fixed);
+    const Range range = spans[m].empty() ? Range{0.0f, false} : Range{largest(most[m]), fault_bits(most[m]) != 0};
+    fix(scores + m * kKvSplit, block.begin * kKvTile, block.end * kKvTile, range,
+        Fixed(weights + m * kKvSplit, kKvSplit));
   }
   const uint8_t* values[kSplitTiles];
-  for (int32_t t = begin; t < end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
-  weigh_codes<M>(weights, values, next, begin, end, head_pad, acc);
+  for (int32_t t = block.begin; t < block.end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
+  weigh_codes<M>(weights, values, next, block.begin, block.end, head_pad, acc);
 }
 
 template <class Cache, int M>
@@ -284,7 +319,7 @@ LEGATO_INLINE void load_query(const float* x, int32_t dim, int32_t pad, typename
       Cache::put(q + d, v);
     }
   }
-  if constexpr (Cache::kFixed) fix(values, 0, pad, Fixed(q, pad));
+  if constexpr (Cache::kFixed) fix(values, 0, pad, range_of(values, pad), Fixed(q, pad));
 }
 
 template <class Cache>

@@ -40,9 +40,11 @@ struct CodeDot {
     return acc;
   }
   static LEGATO_INLINE Vf total(Acc acc, const float*) { return __builtin_convertvector(acc, Vf); }
-  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf whole, Vf (&)[2]) {
+  struct Sums {};
+  static LEGATO_INLINE void add_up(Sums, float*) {}
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf x, Sums&) {
     float lanes[kLanes];
-    store(lanes, whole);
+    store(lanes, round_even(x));
     int16_t* out = reinterpret_cast<int16_t*>(words) + i;
     for (int32_t g = 0; g < kLanes; g += 4) {
       const int32_t order[4] = {0, 2, 1, 3};
@@ -73,33 +75,48 @@ struct CodeDot {
     const Vf high = DotI8::to_float(acc.high) - splat(figures[1]);
     return fma(high, splat(256.0f), DotI8::to_float(acc.low) - splat(figures[2]));
   }
-  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf whole, Vf (&sums)[2]) {
-    const Vf high = round_even((whole + splat(0.25f)) * splat(1.0f / 256.0f));  // so that -128 <= low <= 127
-    const Vf low = whole - high * splat(256.0f);
-    sums[0] = sums[0] + high;
-    sums[1] = sums[1] + low;
-    int8_t* parts = reinterpret_cast<int8_t*>(words) + i / kKvTile * kFixedBytes + i % kKvTile;
-    store_s8(parts, high);
-    store_s8(parts + kKvTile, low);
+  // Of the numbers and of their high parts. All are below 2^24: exact in f32, in any order.
+  struct Sums {
+    Ints whole, high;
+  };
+  static LEGATO_INLINE void add_up(const Sums& sums, float* figures) {
+    const float whole = sum(__builtin_convertvector(sums.whole, Vf)),
+                high = sum(__builtin_convertvector(sums.high, Vf));
+    figures[1] = 128.0f * high;
+    figures[2] = 128.0f * (whole - 256.0f * high);
+  }
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf x, Sums& sums) {
+    using Bytes = int8_t __attribute__((vector_size(kLanes)));
+    constexpr float kRounder = 0x1.8p23f;  // the last bit of a sum with it is a one
+    const Ints whole = reinterpret_cast<Ints>(x + splat(kRounder)) - __builtin_bit_cast(int32_t, kRounder);
+    const Ints high = (whole + 128) >> 8;  // so that -128 <= low <= 127: the last byte
+    sums.whole += whole;
+    sums.high += high;
+    const Bytes parts[2] = {__builtin_convertvector(high, Bytes), __builtin_convertvector(whole, Bytes)};
+    uint8_t* out = words + i / kKvTile * kFixedBytes + i % kKvTile;
+    __builtin_memcpy(out, &parts[0], sizeof(Bytes));
+    __builtin_memcpy(out + kKvTile, &parts[1], sizeof(Bytes));
   }
 };
 
 #endif
 
-// x[begin .. end - 1] to `out`, whose other numbers are zero or unused. A NaN or an infinity gives the scale NaN.
-LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Fixed& out) {
+// x[begin .. end - 1], whose largest magnitude is known, to `out`. A NaN or an infinity gives the scale NaN.
+LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Range& range, const Fixed& out) {
   constexpr float kLargest = 32639.0f;  // 256 * 127 + 127
-  const Range range = range_of(x + begin, end - begin);
-  const bool plain = range.plain();
-  const Vf inverse = splat(plain ? kLargest / range.largest : 0.0f);
-  Vf sums[2] = {zero(), zero()};
-  for (int32_t i = begin; i < end; i += kLanes) {
-    const Vf whole = plain ? round_even(load(x + i) * inverse) : zero();
-    CodeDot::put(out.words, static_cast<uint32_t>(i), whole, sums);
+  out.figures[0] = range.faulty ? __builtin_nanf("") : 0.0f;
+  out.figures[1] = out.figures[2] = 0.0f;
+  if (!range.plain()) {
+    __builtin_memset(out.words + begin * 2, 0, static_cast<size_t>(end - begin) * 2);
+    return;
   }
-  out.figures[0] = range.faulty ? __builtin_nanf("") : plain ? range.largest / kLargest : 0.0f;
-  out.figures[1] = 128.0f * sum(sums[0]);
-  out.figures[2] = 128.0f * sum(sums[1]);
+  const Vf inverse = splat(kLargest / range.largest);
+  CodeDot::Sums sums{};
+  for (int32_t i = begin; i < end; i += kLanes) {
+    CodeDot::put(out.words, static_cast<uint32_t>(i), load(x + i) * inverse, sums);
+  }
+  out.figures[0] = range.largest / kLargest;
+  CodeDot::add_up(sums, out.figures);
 }
 
 // Sums of codes times numbers, of M vectors of numbers and N vectors of lanes.
@@ -126,11 +143,6 @@ struct CodeSums {
     }
   }
 };
-
-// Zeros in place of the numbers of tiles [begin, end).
-LEGATO_INLINE void clear(const Fixed& x, int32_t begin, int32_t end) {
-  for (int32_t t = begin; t < end; ++t) __builtin_memset(x.words + t * kFixedBytes, 0, kFixedBytes);
-}
 
 constexpr int kCodeVectors = kLanes == 4 ? 1 : 2;  // vectors of lanes kept in registers
 

@@ -26,6 +26,7 @@ namespace {
 #include "kernels/linear/code_tile-inl.h"
 #include "kernels/linear/activation-inl.h"
 #include "kernels/linear/epilogue-inl.h"
+#include "kernels/linear/expand-inl.h"
 #include "kernels/linear/linear-inl.h"
 #include "kernels/heads/cache-inl.h"
 #include "kernels/heads/heads-inl.h"

@@ -242,9 +242,12 @@ const KernelTable* kernel_table(Isa isa);
 // whose group divides the weight's (per channel: any group).
 bool linear_accepts(const Acts& x, const Weight& w);
 
-// Scratch sizes, the same for all ISA levels. Of `linear`: the products of a tile, for glu of two panels, and two
-// panels' biases.
-constexpr size_t kLinearScratchBytes = 2 * (kTileRows + 1) * kPanel * sizeof(float);
+// Scratch sizes, the same for all ISA levels. Of `linear`: the products of kChunkRows rows, for glu of two panels; two
+// panels' biases and channel scales; a number for each of kStartRows rows; expanded weights.
+constexpr int32_t kChunkRows = 32 * kTileRows;
+constexpr int32_t kStartRows = 1024;
+constexpr size_t kExpandBytes = 32 << 10;
+constexpr size_t kLinearScratchBytes = ((2 * kChunkRows + 4) * kPanel + kStartRows) * sizeof(float) + kExpandBytes;
 size_t attention_scratch_bytes(const KvView& kv, int32_t heads);
 int32_t attention_partial_floats(const KvView& kv);  // 16-float aligned
 

@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/kernels.h"
 #include "kernels/machine.h"
 
 namespace legato {

@@ -34,7 +34,7 @@ constexpr Case kCases[] = {
     {WeightType::q4, TableType::f32, 64, 0, 1, ActType::s8, 32},
 };
 
-constexpr int32_t kRows = 7, kK = 96;
+constexpr int32_t kRows = 20, kK = 96;  // enough rows that weights are expanded
 
 // Every 16-bit number is 1.0 in f16 (or 0.0078 in bf16) and every block a mixture of small codes.
 std::vector<uint8_t> source_rows(TableType type, int32_t n) {

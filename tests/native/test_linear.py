@@ -106,6 +106,23 @@ def test_rows_and_panels_do_not_see_each_other(isa, name):
     assert np.isnan(part[:, 192:]).all()
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_many_rows_have_the_bits_of_few(isa, name):
+    """Weights that are expanded for many rows, in parts along k and for parts of the rows, change no bit (P1)."""
+    weight, packed, acts, expected, magnitude = make_case(name, 210, 70, 640)
+    whole = run(weight, packed, acts, isa)
+    assert_close(whole, expected, magnitude, 640)
+    for first, last in [(0, 1), (5, 11), (90, 107), (100, 118), (191, 210)]:
+        part = run(weight, packed, acts, isa, rows=(first, last))
+        np.testing.assert_array_equal(part[first:last], whole[first:last])
+
+
+def test_a_call_of_more_rows_than_it_remembers(isa):
+    """What the zero point takes from a row is kept for 1,024 rows of a call; those behind have it too."""
+    weight, packed, acts, expected, magnitude = make_case("i8", 1040, 64, 128)
+    assert_close(run(weight, packed, acts, isa), expected, magnitude, 128)
+
+
 @pytest.mark.parametrize(("name", "largest"), [("i8", 127), ("i8/32", 127), ("q8_0", 128), ("q4_0", 8), ("q4_1", 15)])
 def test_integers_are_exact(isa, name, largest):
     """With all scales 1 every sum is a whole number below 2^24, also at the ends of the ranges."""

@@ -1,10 +1,24 @@
 // Register tiles of i8 and q4 weights: an exact integer sum per activation group, added up in f32 in order of k.
 //
-// The zero point enters through the exact sums of the activations: sum((q - zero) a) = sum(q a) - zero sum(a).
+// The zero point enters through the exact sums of the activations: sum((q - zero) a) = sum(q a) - zero sum(a). With one
+// scale per channel what is taken away is the same for all columns, and y starts at it; else the sum of a group does.
 
-enum class Codes : int32_t { i8_channel, i8_group, q4, q4_min };
+// The expanded ones are q4's, one code a byte and their factors in f32.
+enum class Codes : int32_t { i8_channel, i8_group, q4, q4_min, expanded, expanded_min };
 
-// Groups of a panel, and the parts of a group that one activation group covers.
+template <Codes C>
+constexpr bool kHasMin = C == Codes::q4_min || C == Codes::expanded_min;
+template <Codes C>
+constexpr bool kExpanded = C == Codes::expanded || C == Codes::expanded_min;
+template <Codes C>
+constexpr bool kPacked = C == Codes::q4 || C == Codes::q4_min;
+// Bytes of one column's factors, at the head of a group.
+template <Codes C>
+constexpr int32_t kFactorBytes = C == Codes::i8_channel ? 0
+                                 : kExpanded<C>         ? 4
+                                                        : 2;
+
+// Groups of a run, and the parts of a group that one activation group covers.
 struct CodeShape {
   int32_t groups;
   int32_t parts;
@@ -14,11 +28,11 @@ struct CodeShape {
 };
 
 template <Codes C>
-LEGATO_INLINE CodeShape code_shape(const Weight& w, int32_t part) {
-  const int32_t group = C == Codes::i8_channel ? part : w.group;
-  const int32_t code_bytes = (C == Codes::i8_channel || C == Codes::i8_group ? group : group / 2) * kPanel;
-  const int32_t header_bytes = C == Codes::i8_channel ? 0 : (C == Codes::q4_min ? 2 : 1) * kPanel * 2;
-  return {w.k_pad / group, group / part, part / kWord, header_bytes, header_bytes + code_bytes};
+LEGATO_INLINE CodeShape code_shape(int32_t k, int32_t weight_group, int32_t part) {
+  const int32_t group = C == Codes::i8_channel ? part : weight_group;
+  const int32_t code_bytes = (kPacked<C> ? group / 2 : group) * kPanel;
+  const int32_t header_bytes = (kHasMin<C> ? 2 : 1) * kPanel * kFactorBytes<C>;
+  return {k / group, C == Codes::i8_channel ? 1 : group / part, part / kWord, header_bytes, header_bytes + code_bytes};
 }
 
 // acc += codes . words of one part of a group. The low nibbles hold the group's first half, the high ones its second.
@@ -26,8 +40,10 @@ template <Codes C, int32_t M>
 LEGATO_INLINE void run_part(DotI8::Acc (&acc)[M][kBlockVecs], const CodeShape& shape, int32_t part,
                             const uint8_t* codes, const uint8_t* words, int64_t row_bytes, Ahead& ahead) {
   const int64_t part_bytes = static_cast<int64_t>(shape.steps) * kPanel * kWord;
-  if constexpr (C == Codes::i8_channel || C == Codes::i8_group) {
-    run_steps<DotI8, M>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
+  if constexpr (kExpanded<C>) {
+    run_steps<DotNibbles, M, 8>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
+  } else if constexpr (!kPacked<C>) {
+    run_steps<DotI8, M, 8>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
   } else {
     const int32_t half = shape.parts / 2;  // 0: the part is the whole group, half low and half high
     const int32_t low_steps = half == 0 ? shape.steps / 2 : part < half ? shape.steps : 0;
@@ -37,54 +53,85 @@ LEGATO_INLINE void run_part(DotI8::Acc (&acc)[M][kBlockVecs], const CodeShape& s
   }
 }
 
+// The factors of 16 (kLanes) columns.
+template <Codes C>
+LEGATO_INLINE Vf load_factors(const uint8_t* p) {
+  if constexpr (kExpanded<C>) return load_as<Vf>(p);
+  return load_f16(reinterpret_cast<const uint16_t*>(p));
+}
+
+// scale * sum of the next activation groups of each row, as many as a vector holds.
+template <int32_t M>
+struct Offsets {
+  alignas(64) float of[M][kLanes];
+
+  LEGATO_INLINE void fill(const float* scales, const int32_t* sums, int64_t groups, int32_t n) {
+    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+      const Vf bits = load_n(reinterpret_cast<const float*>(sums + m * groups), n);
+      const Vf whole = __builtin_convertvector(reinterpret_cast<Ints>(bits), Vf);
+      store(of[m], load_n(scales + m * groups, n) * whole);
+    }
+  }
+};
+
 // y += scale * (d * acc) + m * (scale * sum), where scale and sum are the activation group's.
 template <Codes C, int32_t M>
-LEGATO_INLINE void add_group(const DotI8::Acc (&acc)[M][kBlockVecs], const uint8_t* header, const float* scales,
-                             const int32_t* sums, int64_t groups, float* y) {
-  const uint16_t* factors = reinterpret_cast<const uint16_t*>(header);
+LEGATO_INLINE void add_group(const DotI8::Acc (&acc)[M][kBlockVecs], const uint8_t* factors, const float* scales,
+                             const Offsets<M>& offsets, int32_t at, int64_t groups, float* y) {
   Vf d[kBlockVecs], m_[kBlockVecs];
   LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
-    if constexpr (C != Codes::i8_channel) d[v] = load_f16(factors + v * kLanes);
-    if constexpr (C == Codes::q4_min) m_[v] = load_f16(factors + kPanel + v * kLanes);
+    if constexpr (C != Codes::i8_channel) d[v] = load_factors<C>(factors + v * kLanes * kFactorBytes<C>);
+    if constexpr (kHasMin<C>) m_[v] = load_factors<C>(factors + (kPanel + v * kLanes) * kFactorBytes<C>);
   }
   LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-    const float scale = scales[m * groups];
-    const Vf offset = splat(scale * static_cast<float>(sums[m * groups]));
+    const Vf scale = splat(scales[m * groups]);
+    Vf offset;
+    if constexpr (kHasMin<C>) offset = splat(offsets.of[m][at]);
     LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
       float* out = y + m * kPanel + v * kLanes;
       Vf product = DotI8::to_float(acc[m][v]);
       if constexpr (C != Codes::i8_channel) product = product * d[v];
-      Vf total = fma(product, splat(scale), load(out));
-      if constexpr (C == Codes::q4_min) total = fma(m_[v], offset, total);
+      Vf total = fma(product, scale, load(out));
+      if constexpr (kHasMin<C>) total = fma(m_[v], offset, total);
       store(out, total);
     }
   }
 }
 
 template <Codes C, int32_t M>
-void code_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y) {
-  constexpr int32_t kOffset = C == Codes::i8_channel || C == Codes::i8_group ? 128 : 0;
+void code_tile(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead_of_tile, float* y) {
   const Acts& x = args.x;
-  const CodeShape shape = code_shape<C>(args.w, x.group);
-  const int32_t zero_point = args.w.zero + kOffset;
-  const int64_t row_bytes = x.k_pad, act_groups = x.k_pad / x.group;
   const int32_t group = x.group;
-  for (int32_t i = 0; i < M * kPanel; i += kLanes) store(y + i, zero());
+  const CodeShape shape = code_shape<C>(run.k, args.w.group, group);
+  const int32_t zero_point = C == Codes::i8_channel ? 0 : args.w.zero + (C == Codes::i8_group ? 128 : 0);
+  const int64_t row_bytes = x.k_pad, act_groups = x.k_pad / group;
+  const int64_t first_group = row * act_groups + run.k_begin / group;
+  Ahead ahead = ahead_of_tile;  // a copy can live in registers
   for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
-    const uint8_t* words = static_cast<const uint8_t*>(x.data) + row * row_bytes;
-    const float* scales = x.scales + row * act_groups;
-    const int32_t* sums = x.sums + row * act_groups;
-    const uint8_t* header = panel;
+    const uint8_t* words = static_cast<const uint8_t*>(x.data) + row * row_bytes + run.k_begin;
+    const float* scales = x.scales + first_group;
+    const int32_t* sums = x.sums + first_group;
+    const uint8_t* header = run.weights;
+    Offsets<M> offsets;
+    int32_t done = 0;  // activation groups
     for (int32_t g = 0; g < shape.groups; ++g, header += shape.group_bytes) {
       const uint8_t* codes = header + shape.header_bytes + column * kWord;
-      for (int32_t part = 0; part < shape.parts; ++part) {
+      for (int32_t part = 0; part < shape.parts; ++part, ++done) {
+        if constexpr (kHasMin<C>) {
+          if (done % kLanes == 0) offsets.fill(scales, sums, act_groups, smaller(run.k / group - done, kLanes));
+        }
         DotI8::Acc acc[M][kBlockVecs];
         LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-          const DotI8::Acc start = DotI8::start(-zero_point * sums[m * act_groups]);
-          LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = start;
+          LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = DotI8::none();
+        }
+        if (zero_point != 0) {
+          LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+            const DotI8::Acc start = DotI8::start(-zero_point * sums[m * act_groups]);
+            LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = start;
+          }
         }
         run_part<C, M>(acc, shape, part, codes, words, row_bytes, ahead);
-        add_group<C, M>(acc, header + column * 2, scales, sums, act_groups, y + column);
+        add_group<C, M>(acc, header + column * kFactorBytes<C>, scales, offsets, done % kLanes, act_groups, y + column);
         // y is read again for the next group: kept in registers, it would push the accumulators onto the stack.
         __asm__ volatile("" ::: "memory");
         words += group;
@@ -93,4 +140,19 @@ void code_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead 
       }
     }
   }
+  ahead_of_tile = ahead;
+}
+
+// What the zero point takes away from each product of a row, with weights of one scale per channel (before that scale).
+LEGATO_INLINE float zero_point_share(const Acts& x, int32_t zero_point, int64_t row) {
+  const int32_t groups = x.k_pad / x.group;
+  const float* scales = x.scales + row * groups;
+  const float* sums = reinterpret_cast<const float*>(x.sums + row * groups);  // as bits
+  Vf total = zero();
+  for (int32_t g = 0; g < groups; g += kLanes) {
+    const int32_t n = smaller(groups - g, kLanes);
+    const Vf whole = __builtin_convertvector(reinterpret_cast<Ints>(load_n(sums + g, n)), Vf);
+    total = fma(load_n(scales + g, n), whole, total);
+  }
+  return -static_cast<float>(zero_point) * sum(total);
 }

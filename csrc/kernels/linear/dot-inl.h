@@ -18,19 +18,41 @@ LEGATO_INLINE Vector load_as(const uint8_t* p) {
 
 LEGATO_INLINE Ints splat_int(int32_t x) { return x - Ints{}; }
 
+// acc + line * word, rounded once, and acc + the sum of four products of bytes. Spelled out on x86: from intrinsics gcc
+// makes code that copies or spills accumulators, and each copy takes the place of a multiply-add.
+LEGATO_INLINE Vf add_product(Vf acc, Vf line, Vf word) {
+#if defined(LEGATO_ISA_portable)
+  return fma(line, word, acc);
+#else
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(line), "v"(word));
+  return acc;
+#endif
+}
+
+#if defined(__AVX512VNNI__)
+LEGATO_INLINE Ints add_bytes(Ints acc, Shorts unsigned_bytes, Shorts signed_bytes) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(unsigned_bytes), "v"(signed_bytes));
+  return acc;
+}
+#endif
+
 struct DotF32 {
   using Acc = Vf;
   using Line = Vf;
   static constexpr int32_t kSubs = 1;
-  static constexpr int32_t kColumnBytes = 4;  // of one column in a line
+  static constexpr int32_t kColumnBytes = 4;                    // of one column in a line
+  static constexpr int32_t kStepBytes = kPanel * kColumnBytes;  // of a step in a panel
+  static constexpr int32_t kFreshLines = 4;                     // cache lines of a step that no step before it has read
   static constexpr int32_t kWordBytes = kWord;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t) { return splat(load_as<float>(p)); }
-  static LEGATO_INLINE Acc mac(Acc acc, Vf line, Vf word) { return fma(line, word, acc); }
+  static LEGATO_INLINE Acc mac(Acc acc, Vf line, Vf word) { return add_product(acc, line, word); }
 };
 
 struct DotF16 : DotF32 {
   static constexpr int32_t kColumnBytes = 2;
+  static constexpr int32_t kStepBytes = kPanel * kColumnBytes;
+  static constexpr int32_t kFreshLines = 2;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 };
 
@@ -62,6 +84,14 @@ struct DotBf16 : DotF32 {
   }
 };
 
+// The same on expanded weights: the f32 of the even k of a pair, then those of the odd.
+struct DotWide : DotBf16 {
+  static constexpr int32_t kStepBytes = 2 * kPanel * kColumnBytes;
+  static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
+    return load_as<Vf>(p + (sub == 0 ? kPanel * kColumnBytes : 0));
+  }
+};
+
 #endif
 
 #if defined(LEGATO_ISA_avx2)
@@ -86,6 +116,9 @@ LEGATO_INLINE Shorts multiply_bytes(Shorts unsigned_bytes, Shorts signed_bytes) 
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
   static constexpr int32_t kColumnBytes = 4;
+  static constexpr int32_t kStepBytes = kPanel * kColumnBytes;
+  // The high nibbles' lines were the low ones'; what is new are the scales and minima of the next group.
+  static constexpr int32_t kFreshLines = Shift == 0 ? 4 : 1;
   static constexpr int32_t kWordBytes = kWord;
 
 #if defined(LEGATO_ISA_portable)
@@ -93,6 +126,7 @@ struct DotCodes {
   using Acc = Vf;
   using Line = Vf;
   static constexpr int32_t kSubs = 4;
+  static LEGATO_INLINE Acc none() { return Acc{}; }
   static LEGATO_INLINE Acc start(int32_t x) { return splat(static_cast<float>(x)); }
   static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) {
     return __builtin_convertvector((load_as<Ints>(p) >> (8 * sub + Shift)) & Mask, Vf);
@@ -108,6 +142,7 @@ struct DotCodes {
   // are widened first: part 0 is k = 0 and 2 of the word as pairs of s16, part 1 is k = 1 and 3.
   using Acc = Ints;
   using Line = Shorts;
+  static LEGATO_INLINE Acc none() { return Acc{}; }
   static constexpr bool kWide = Mask == 255;
   static constexpr int32_t kSubs = kWide ? 2 : 1;
   static constexpr uint16_t kMask = kWide ? 255 : Mask * 257;
@@ -133,15 +168,17 @@ struct DotCodes {
   using Line = Shorts;
   static constexpr uint16_t kMask = Mask * 257;
   static constexpr int32_t kSubs = 1;
+  static LEGATO_INLINE Acc none() {  // gcc would copy one zeroed register, in place of a multiply-add
+    Acc acc;
+    __asm__ volatile("vpxord %0, %0, %0" : "=v"(acc));
+    return acc;
+  }
   static LEGATO_INLINE Acc start(int32_t x) { return splat_int(x); }
   static LEGATO_INLINE Line line(const uint8_t* p, int32_t) { return (load_as<Line>(p) >> Shift) & kMask; }
   static LEGATO_INLINE Line word(const uint8_t* p, int32_t) {
     return reinterpret_cast<Line>(splat_int(load_as<int32_t>(p)));
   }
-  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
-    return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(line),
-                                                      reinterpret_cast<__m512i>(word)));
-  }
+  static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) { return add_bytes(acc, line, word); }
   static LEGATO_INLINE Vf to_float(Acc acc) { return __builtin_convertvector(acc, Vf); }
 #endif
 };
@@ -149,3 +186,9 @@ struct DotCodes {
 using DotI8 = DotCodes<0, 255>;
 using DotLow = DotCodes<0, 15>;
 using DotHigh = DotCodes<4, 15>;
+// Expanded nibbles, one a byte.
+#if defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx512)
+using DotNibbles = DotLow;
+#else
+using DotNibbles = DotI8;
+#endif

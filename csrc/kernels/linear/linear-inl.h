@@ -33,28 +33,101 @@ TileFn tile_fn(const Weight& w, int32_t rows) {
   return w.has_min ? code_tile_fn<Codes::q4_min>(rows) : code_tile_fn<Codes::q4>(rows);
 }
 
-// The weights that tile `tile` of `tiles` asks for. Alone it runs ahead in its own panel; several share the panel that
-// comes after it, `stride` bytes on, so that it is there when the first of them begins.
-LEGATO_INLINE Ahead ahead_of(const uint8_t* panel, size_t panel_bytes, size_t stride, int32_t tile, int32_t tiles) {
-  if (tiles == 1) return {panel + kPrefetchBytes, 4};
-  const int32_t shares = tiles < 4 ? 2 : 4;  // of the 4 lines that a step has at most
-  if (tile >= shares) return {panel, 0};
-  return {panel + stride + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(tile), 4 / shares};
+TileFn expanded_tile_fn(const Weight& w, int32_t rows) {
+#if !defined(LEGATO_ISA_avx512_bf16)
+  if (w.type == WeightType::bf16) return float_tile_fn<DotWide>(rows);
+#endif
+  return w.has_min ? code_tile_fn<Codes::expanded_min>(rows) : code_tile_fn<Codes::expanded>(rows);
 }
 
-// Products of one tile, channel scales included.
-void multiply(const LinearArgs& args, int32_t row, int32_t rows, int32_t panel, int32_t tile, int32_t tiles, float* y) {
-  const Weight& w = args.w;
-  const uint8_t* bytes = w.panels + static_cast<size_t>(panel) * w.panel_bytes;
-  const size_t stride = args.e.kind == EpilogueKind::glu ? 2 * w.panel_bytes : w.panel_bytes;
-  tile_fn(w, rows)(args, row, bytes, ahead_of(bytes, w.panel_bytes, stride, tile, tiles), y);
-  if (w.type != WeightType::i8 || w.group != 0) return;
-  const float* channels = reinterpret_cast<const float*>(bytes + static_cast<size_t>(w.k_pad) * kPanel);
-  for (int32_t c = 0; c < kPanel; c += kLanes) {
-    const Vf channel = load(channels + c);
-    for (int32_t i = c; i < rows * kPanel; i += kPanel) store(y + i, load(y + i) * channel);
-  }
+// Rows cut into parts of nearly one size, `limit` at most: those of the first part.
+LEGATO_INLINE int32_t first_part(int32_t rows, int32_t limit) { return rows / ((rows + limit - 1) / limit); }
+
+// Where the products of a row start: what the zero point of i8 takes away, else 0.
+LEGATO_INLINE float start_of_products(const LinearArgs& args, int32_t row) {
+  const bool offset = args.w.type == WeightType::i8 && args.w.group == 0;
+  return offset ? zero_point_share(args.x, args.w.zero + 128, row) : 0.0f;
 }
+
+// The weights that tiles ask for while they are computed. A single tile runs ahead in its own panel; several share the
+// panel that comes after it, `stride` bytes on, so that it is there when the first of them begins.
+constexpr int32_t kAskingTiles = 8;
+struct Prefetch {
+  Ahead tiles[kAskingTiles + 1];  // the last: of all other tiles, which ask for nothing
+
+  Prefetch(const uint8_t* panel, size_t panel_bytes, size_t stride, int32_t rows) {
+    for (Ahead& ahead : tiles) ahead = {panel, 0};
+    constexpr int32_t kLines = 16;  // of the panel, at most, that 4 steps read
+    if (rows <= kTileRows) {
+      tiles[0] = {panel + kPrefetchBytes, kLines};
+      return;
+    }
+    const int32_t shares = rows <= 3 * kTileRows ? 2 : rows <= kAskingTiles * kTileRows ? 4 : kAskingTiles;
+    for (int32_t i = 0; i < shares; ++i) {
+      tiles[i] = {panel + stride + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i), kLines / shares};
+    }
+  }
+};
+
+// What `linear` has in its scratch.
+struct LinearScratch {
+  float y[kChunkRows * kPanel];
+  float up[kChunkRows * kPanel];
+  float bias[kPanel];
+  float up_bias[kPanel];
+  float channels[kPanel];
+  float up_channels[kPanel];
+  float starts[kStartRows];  // of the first rows of the call: where their products start
+  uint8_t expanded[kExpandBytes];
+};
+static_assert(sizeof(LinearScratch) == kLinearScratchBytes);
+
+// One panel of weights and the tiles of rows that it meets. `rows`: of the whole call, from row_begin on.
+struct PanelPass {
+  const LinearArgs& args;
+  LinearScratch& scratch;
+  int32_t row_begin;
+  const uint8_t* panel;
+  bool expanded;
+  Prefetch prefetch;
+
+  PanelPass(const LinearArgs& a, LinearScratch& s, int32_t begin, int32_t rows, int32_t index)
+      : args(a),
+        scratch(s),
+        row_begin(begin),
+        panel(a.w.panels + static_cast<size_t>(index) * a.w.panel_bytes),
+        expanded(expands(a.w) && rows >= kExpandRows),
+        prefetch(panel, a.w.panel_bytes, a.e.kind == EpilogueKind::glu ? 2 * a.w.panel_bytes : a.w.panel_bytes, rows) {}
+
+  float start_of(int32_t row) const {
+    const int32_t index = row - row_begin;
+    return index < kStartRows ? scratch.starts[index] : start_of_products(args, row);
+  }
+
+  // y[rows][64] = the products of rows [row, row + rows), of which the first is in tile `tile` of the pass.
+  void multiply(int32_t row, int32_t rows, int32_t tile, float* y) {
+    for (int32_t m = 0; m < rows; ++m) {
+      const Vf start = splat(start_of(row + m));
+      LEGATO_UNROLL for (int32_t c = 0; c < kPanel; c += kLanes) store(y + m * kPanel + c, start);
+    }
+    if (!expanded) return run({panel, 0, args.w.k_pad}, row, rows, tile, y);
+    const int32_t step = expanded_k(args.w);
+    for (int32_t k = 0; k < args.w.k_pad; k += step) {
+      const int32_t n = smaller(step, args.w.k_pad - k);
+      expand(args.w, panel, k, n, scratch.expanded);
+      run({scratch.expanded, k, n}, row, rows, tile, y);
+    }
+  }
+
+  void run(const Run& part, int32_t row, int32_t rows, int32_t tile, float* y) {
+    for (int32_t done = 0; done < rows; ++tile) {
+      const int32_t count = first_part(rows - done, kTileRows);
+      const TileFn fn = expanded ? expanded_tile_fn(args.w, count) : tile_fn(args.w, count);
+      fn(args, row + done, part, prefetch.tiles[smaller(tile, kAskingTiles)], y + done * kPanel);
+      done += count;
+    }
+  }
+};
 
 // The bias of one packed panel, zero where there is none.
 void load_bias(const LinearArgs& args, int32_t panel, float* bias) {
@@ -62,27 +135,38 @@ void load_bias(const LinearArgs& args, int32_t panel, float* bias) {
   for (int32_t c = 0; c < kPanel; ++c) bias[c] = c < n ? args.e.bias[panel * kPanel + c] : 0.0f;
 }
 
+// The channel scales of one packed panel, one where there are none.
+void load_channels(const Weight& w, int32_t panel, float* channels) {
+  const uint8_t* bytes = w.panels + static_cast<size_t>(panel) * w.panel_bytes + static_cast<size_t>(w.k_pad) * kPanel;
+  const bool scaled = w.type == WeightType::i8 && w.group == 0;
+  for (int32_t c = 0; c < kPanel; c += kLanes)
+    store(channels + c, scaled ? load_as<Vf>(bytes + c * sizeof(float)) : splat(1.0f));
+}
+
 void linear(const LinearArgs& args, int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end,
             void* scratch) {
   const bool glu = args.e.kind == EpilogueKind::glu;
-  float* y = static_cast<float*>(scratch);
-  float* up = y + kTileRows * kPanel;
-  float* bias = up + kTileRows * kPanel;
-  float* up_bias = bias + kPanel;
+  LinearScratch& s = *static_cast<LinearScratch*>(scratch);
+  const int32_t all = row_end - row_begin;
+  for (int32_t i = 0; i < smaller(all, kStartRows); ++i) s.starts[i] = start_of_products(args, row_begin + i);
   for (int32_t panel = panel_begin; panel < panel_end; ++panel) {
-    const int32_t first = glu ? 2 * panel : panel;
-    load_bias(args, first, bias);
-    load_bias(args, glu ? first + 1 : first, up_bias);
+    const int32_t first = glu ? 2 * panel : panel, second = glu ? first + 1 : first;
+    load_bias(args, first, s.bias);
+    load_channels(args.w, first, s.channels);
+    if (glu) {
+      load_bias(args, second, s.up_bias);
+      load_channels(args.w, second, s.up_channels);
+    }
+    PanelPass pass(args, s, row_begin, all, first), up_pass(args, s, row_begin, all, second);
     const int32_t columns = glu ? kPanel : smaller(args.w.n - panel * kPanel, kPanel);
-    const int32_t tiles = (row_end - row_begin + kTileRows - 1) / kTileRows;
-    int32_t tile = 0;
-    for (int32_t row = row_begin; row < row_end; ++tile) {
-      const int32_t left = row_end - row;
-      const int32_t rows = left / ((left + kTileRows - 1) / kTileRows);  // tiles of nearly one size
-      multiply(args, row, rows, first, tile, tiles, y);
-      if (glu) multiply(args, row, rows, first + 1, tile, tiles, up);
-      write_tile(args.e, {row, rows, panel, columns, y, up, bias, up_bias});
-      row += rows;
+    // Products that wait for other parts of K leave the first cache; else they are finished while they are in it.
+    const int32_t limit = pass.expanded ? kChunkRows : kTileRows;
+    for (int32_t row = row_begin, tile = 0, rows; row < row_end; row += rows) {
+      rows = first_part(row_end - row, limit);
+      pass.multiply(row, rows, tile, s.y);
+      if (glu) up_pass.multiply(row, rows, tile, s.up);
+      write_tile(args.e, {row, rows, panel, columns, s.y, s.up, s.bias, s.up_bias, s.channels, s.up_channels});
+      tile += (rows + kTileRows - 1) / kTileRows;
     }
   }
 }

@@ -8,7 +8,7 @@ constexpr int32_t kBlockVecs = kLanes == 16 ? 4 : 2;
 constexpr int32_t kBlockColumns = kBlockVecs * kLanes;
 
 constexpr int32_t kCacheLine = 64;
-constexpr int32_t kPrefetchBytes = 2048;
+constexpr int32_t kPrefetchBytes = 4096;
 constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32 nibbles, has as many
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -17,16 +17,28 @@ constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32
 #define LEGATO_UNROLL _Pragma("GCC unroll 8")
 #endif
 
-// Weights to ask for while a tile is computed: from `at`, `lines` cache lines (0 to 4) per step. The hardware's own
-// prefetch stops at the end of each 4 KiB page. A tile of several blocks of columns runs on from block to block, into
-// the panels behind: to ask in its first block only is slower.
+// Weights to ask for while a tile is computed: from `at`, `lines` cache lines in 4 steps; a tile of one row asks for as
+// many as it reads. The hardware's own prefetch stops at the end of each 4 KiB page. A tile of
+// several blocks of columns runs on from block to block, into the panels behind: to ask in its first block only is
+// slower.
 struct Ahead {
   const uint8_t* at;
   int32_t lines;
+
+  LEGATO_INLINE void ask(int32_t count) {
+    LEGATO_UNROLL for (int32_t i = 0; i < count; ++i, at += kCacheLine) __builtin_prefetch(at, 0, 2);
+  }
 };
 
-// Writes y[row of the tile][64]: the products, before bias and activation.
-using TileFn = void (*)(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y);
+// K of a panel that a tile is multiplied with at once: the whole panel, or a part of it that was expanded beforehand.
+struct Run {
+  const uint8_t* weights;
+  int32_t k_begin;
+  int32_t k;
+};
+
+// y[row of the tile][64] += the run's products, before bias and activation.
+using TileFn = void (*)(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead, float* y);
 
 // acc[m][v] += line v . word m, for one step; `lines` begins at this block's first column of its line.
 template <class Dot, int32_t M>
@@ -44,58 +56,59 @@ LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8
   }
 }
 
-// `count` steps, a multiple of kUnrolled.
-template <class Dot, int32_t M>
+// `count` steps, a multiple of U.
+template <class Dot, int32_t M, int32_t U = kUnrolled>
 LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
                              int64_t row_bytes, int32_t count, Ahead& ahead) {
-  constexpr int32_t kLineBytes = kPanel * Dot::kColumnBytes;
-  for (int32_t s = 0; s < count; s += kUnrolled) {
-    for (int32_t i = 0; i < ahead.lines; ++i, ahead.at += kUnrolled * kCacheLine) {
-      LEGATO_UNROLL for (int32_t j = 0; j < kUnrolled; ++j) __builtin_prefetch(ahead.at + j * kCacheLine, 0, 2);
+  for (int32_t s = 0; s < count; s += U) {
+    if constexpr (M > 1) {
+      for (int32_t i = 0; i < ahead.lines; ++i) ahead.ask(U / 4);
     }
-    LEGATO_UNROLL for (int32_t i = 0; i < kUnrolled; ++i) {
-      run_step<Dot, M>(acc, lines + i * kLineBytes, words + i * Dot::kWordBytes, row_bytes);
+    LEGATO_UNROLL for (int32_t i = 0; i < U; ++i) {
+      if constexpr (M == 1) ahead.ask(Dot::kFreshLines);
+      run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * Dot::kWordBytes, row_bytes);
     }
-    lines += kUnrolled * kLineBytes;
-    words += kUnrolled * Dot::kWordBytes;
+    lines += U * Dot::kStepBytes;
+    words += U * Dot::kWordBytes;
   }
 }
 
-// y[64] of each row += a run of `steps` over K. `panel` and `words` begin at the run's first step.
+// y[64] of each row += `steps` over K. `lines` and `words` begin at the first step.
 template <class Dot, int32_t M>
-LEGATO_INLINE void float_run(const uint8_t* panel, const uint8_t* words, int64_t row_bytes, int32_t steps, Ahead& ahead,
+LEGATO_INLINE void float_run(const uint8_t* lines, const uint8_t* words, int64_t row_bytes, int32_t steps, Ahead& ahead,
                              float* y) {
   for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
     Vf acc[M][kBlockVecs];
     LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
       LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = load(y + m * kPanel + column + v * kLanes);
     }
-    run_steps<Dot, M>(acc, panel + column * Dot::kColumnBytes, words, row_bytes, steps, ahead);
+    run_steps<Dot, M>(acc, lines + column * Dot::kColumnBytes, words, row_bytes, steps, ahead);
     LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
       LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
     }
   }
 }
 
+constexpr int32_t kWideRun = 128;  // of K: its f32 words stay in the first cache
+
 // f32, f16 and bf16 weights: one sum over the whole of K.
 template <class Dot, int32_t M>
-void float_tile(const LinearArgs& args, int32_t row, const uint8_t* panel, Ahead ahead, float* y) {
-  const int64_t row_bytes = static_cast<int64_t>(args.x.k_pad) * (args.x.type == ActType::f32 ? 4 : 2);
-  const uint8_t* words = static_cast<const uint8_t*>(args.x.data) + row * row_bytes;
-  for (int32_t i = 0; i < M * kPanel; i += kLanes) store(y + i, zero());
+void float_tile(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead, float* y) {
+  const int64_t value_bytes = args.x.type == ActType::f32 ? 4 : 2;
+  const int64_t row_bytes = args.x.k_pad * value_bytes;
+  const uint8_t* words = static_cast<const uint8_t*>(args.x.data) + row * row_bytes + run.k_begin * value_bytes;
   if constexpr (Dot::kWordBytes == kWord) {
-    float_run<Dot, M>(panel, words, row_bytes, static_cast<int32_t>(row_bytes / kWord), ahead, y);
+    float_run<Dot, M>(run.weights, words, row_bytes, static_cast<int32_t>(run.k * value_bytes / kWord), ahead, y);
   } else {
-    constexpr int32_t kRun = 256;  // of K: its f32 words stay in the first cache
-    alignas(64) float wide[M][kRun];
-    for (int32_t k = 0; k < args.x.k_pad; k += kRun) {
-      const int32_t n = smaller(args.x.k_pad - k, kRun);
+    alignas(64) float wide[M][kWideRun];
+    for (int32_t k = 0; k < run.k; k += kWideRun) {
+      const int32_t n = smaller(run.k - k, kWideRun);
       for (int32_t m = 0; m < M; ++m) {
         const uint16_t* x = reinterpret_cast<const uint16_t*>(words + m * row_bytes) + k;
         for (int32_t i = 0; i < n; i += kLanes) store(wide[m] + i, load_bf16(x + i));
       }
-      const uint8_t* lines = panel + static_cast<int64_t>(k) / 2 * kPanel * Dot::kColumnBytes;
-      float_run<Dot, M>(lines, reinterpret_cast<const uint8_t*>(wide), kRun * sizeof(float), n / 2, ahead, y);
+      const uint8_t* lines = run.weights + static_cast<int64_t>(k) / 2 * Dot::kStepBytes;
+      float_run<Dot, M>(lines, reinterpret_cast<const uint8_t*>(wide), kWideRun * sizeof(float), n / 2, ahead, y);
     }
   }
 }

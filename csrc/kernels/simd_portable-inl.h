@@ -16,9 +16,9 @@ LEGATO_INLINE Vf load(const float* p) {
   return v;
 }
 LEGATO_INLINE Vf load_n(const float* p, int n) {
-  Vf v = splat(0.0f);
-  for (int i = 0; i < n; ++i) v[i] = p[i];
-  return v;
+  float lanes[kLanes] = {};  // copied as bytes: p may hold other words than floats
+  for (int i = 0; i < n; ++i) __builtin_memcpy(lanes + i, p + i, sizeof(float));
+  return load(lanes);
 }
 LEGATO_INLINE void store(float* p, Vf v) { __builtin_memcpy(p, &v, sizeof(v)); }
 LEGATO_INLINE void store_n(float* p, Vf v, int n) {

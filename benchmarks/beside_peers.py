@@ -3,7 +3,8 @@
 python benchmarks/beside_peers.py --peers DIR --format int8 [--rounds 3] [--workloads single uniform mixed]
                                   [--without vllm] [--kv-cache-dtype int8]
 
-DIR is what peers/install.sh filled; peers that are not there are left out, and the result says so.
+DIR is what peers/install.sh filled; peers that are not there are left out, and the result says so. A run of some
+workloads has a file of its own, whose rows stand in place of those of the run of all.
 """
 
 import statistics
@@ -36,7 +37,8 @@ def main() -> None:
         runs = {"Legato": legato_run(args.format, ("--kv-cache-dtype", args.kv_cache_dtype))}
         runs |= awake(stack, chosen, write_work(stack, work))
         seconds = turns(runs, args.workloads, args.rounds, say)
-    result = Result(f"beside_{args.format}", args)
+    some = [] if args.workloads == list(DEFAULT) else args.workloads
+    result = Result("_".join(["beside", args.format, *some]), args)
     for name, jobs in work.items():
         add(result, f"{name}-{args.format}", jobs, {engine: of[name] for engine, of in seconds.items()}, notes)
     if "single" in work:

@@ -3,8 +3,9 @@
 python benchmarks/report.py [--results DIR] [--output FILE]
 
 In the prose, {{table}} becomes the table of targets, {{misses}} what does not reach its target, {{rounds}} the measured
-values, {{runs}} which command made which row on which machine. A row without a result is "not measured". Why a row
-misses, and what is tried next, is written by hand in misses.toml, by the row's key.
+values, {{runs}} which command made which row on which machine. A row without a result is "not measured"; of a row in
+several files, the last file by name counts. Why a row misses, and what is tried next, is written by hand in
+misses.toml, by the row's key.
 """
 
 import argparse

@@ -108,6 +108,28 @@ def test_f03_a_signal_while_the_model_loads_ends_at_once(number: int) -> None:
         process.communicate()
 
 
+def test_f03_a_ctrl_c_whose_exception_is_lost_while_the_model_loads_ends_too() -> None:
+    """Python ignores what is raised in a finalizer, KeyboardInterrupt too."""
+    code = """
+import signal, sys
+import legato.engine.start
+from legato.cli.main import main
+
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def start(config):
+    Finalized()
+
+legato.engine.start.start = start
+sys.exit(main(["serve", "--port", "0"]))
+"""
+    process = subprocess.run((sys.executable, "-c", code), capture_output=True, timeout=60)
+    assert process.returncode == 130
+    assert b"Exception ignored" in process.stderr
+
+
 def can_bind(port: int) -> bool:
     with socket.socket() as sock:
         try:

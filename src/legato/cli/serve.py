@@ -4,6 +4,10 @@ import argparse
 import json
 import logging
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +28,11 @@ def add_to(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    config = read(ServeConfig, args)
+    with _Interrupts().noted() as interrupts:
+        return _serve(read(ServeConfig, args), interrupts)
+
+
+def _serve(config: ServeConfig, interrupts: "_Interrupts") -> int:
     from legato.server.logs import set_up_logging
 
     quiet = config.server.web.disable_access_log_for_endpoints
@@ -47,10 +55,13 @@ def _run(args: argparse.Namespace) -> int:
     sockets = bind(config.server)
     recorder = TrafficRecorder(config.server.record_traffic) if config.server.record_traffic else None
     engine = start(config.engine)
+    interrupts.check()
     ports = [sock.getsockname()[1] for sock in sockets]
     rebuild = partial(start, config.engine) if config.server.on_engine_failure == "restart" else None
 
     def on_ready() -> None:
+        if interrupts.seen:
+            signal.raise_signal(signal.SIGINT)  # the server has a handler by now
         if config.server.log_format == "json":
             log.info(
                 "ready", extra={"fields": {"url": _url(config.server, config.server.host, ports[0]), **_facts(engine)}}
@@ -59,6 +70,36 @@ def _run(args: argparse.Namespace) -> int:
             print(_banner(engine, config.server, ports), flush=True)
 
     return serve(engine, config.server, keys, sockets, on_ready, recorder, rebuild)
+
+
+class _Interrupts:
+    """Ctrl-C before the server has a handler: the usual exception, and a note of it.
+
+    The exception alone may get lost: Python drops one that comes up inside a finalizer or the callback of a weak
+    reference, and so may C code that runs while modules are imported.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    @contextmanager
+    def noted(self) -> Iterator["_Interrupts"]:
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def check(self) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
 
 
 def _url(config: ServerConfig, host: str, port: int) -> str:

@@ -182,6 +182,18 @@ def test_a31_a_failure_in_mid_stream_is_no_success() -> None:
         assert server.complete("hi", max_tokens=2)["choices"][0]["text"] == "ab"
 
 
+def chunks_before_an_error(executor: ScriptedExecutor, body: dict[str, Any], read: threading.Event) -> list[Any]:
+    """The chunks of a stream that ends with an error. `read` is set once something has come."""
+    with serving(executor) as server, server.http.stream("POST", COMPLETIONS, json=body) as response:
+        data = []
+        for line in response.iter_lines():
+            data += [json.loads(line.removeprefix("data: "))] if line else []
+            read.set()
+    *chunks, last = data
+    assert set(last) == {"error"}
+    return chunks
+
+
 @pytest.mark.parametrize("more", [{"stream_interval": 100}, {"stop": ["cdX"]}, {"stop": ["cdX"], "stream_interval": 3}])
 def test_a31_what_was_held_back_comes_before_the_error(more: dict[str, Any]) -> None:
     """The fifth token fails once the first one has been read: "bcd" waits for others, or for the rest of a stop."""
@@ -192,13 +204,7 @@ def test_a31_what_was_held_back_comes_before_the_error(more: dict[str, Any]) -> 
         vocab_size=VOCAB, emit=script, faulty=lambda h: h[-1] == byte_tokens("d")[0] and read.wait(20)
     )
     body: dict[str, Any] = {"prompt": ["hi", "ho"], "max_tokens": 20, "stream": True, **more}
-    with serving(executor) as server, server.http.stream("POST", COMPLETIONS, json=body) as response:
-        data = []
-        for line in response.iter_lines():
-            data += [json.loads(line.removeprefix("data: "))] if line else []
-            read.set()
-        *chunks, last = data
-    assert set(last) == {"error"}
+    chunks = chunks_before_an_error(executor, body, read)
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     assert {choice["finish_reason"] for choice in choices} == {None}
     texts = ["".join(choice["text"] for choice in choices if choice["index"] == i) for i in (0, 1)]
@@ -221,11 +227,5 @@ def test_a31_what_an_engine_held_back_when_it_failed_comes_too() -> None:
 
     executor.collect = failing  # type: ignore[method-assign]
     body: dict[str, Any] = {"prompt": "hi", "max_tokens": 20, "stream": True, "stop": ["bcX"]}
-    with serving(executor) as server, server.http.stream("POST", COMPLETIONS, json=body) as response:
-        data = []
-        for line in response.iter_lines():
-            data += [json.loads(line.removeprefix("data: "))] if line else []
-            read.set()
-        *chunks, last = data
-    assert set(last) == {"error"}
+    chunks = chunks_before_an_error(executor, body, read)
     assert "".join(choice["text"] for chunk in chunks for choice in chunk["choices"]) == "abc"

@@ -176,7 +176,7 @@ def checked(body: _G) -> _G:
     return body
 
 
-# Names that OpenAI's or vLLM's API has and this server does not, with the values that ask for nothing.
+# Names that OpenAI's or another engine's API has and this server does not, with the values that ask for nothing.
 NOTHING: tuple[object, ...] = ()
 REFUSED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
@@ -185,6 +185,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
             *("media_io_kwargs", "mm_processor_kwargs"),
             *("repetition_detection", "session_id", "thinking_token_budget"),
             *("mm_payload", "vllm_xargs"),
+            *("adapter_id", "lora_path", "lora_request"),
         ),
         NOTHING,
     ),

@@ -1,4 +1,4 @@
-"""C08: what a prefix is called never decides what it is."""
+"""C08, C05: what a prefix is called never decides what it is, and what KV is computed under is part of it."""
 
 import gc
 import itertools
@@ -8,6 +8,7 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
+from legato.cache.host_tier import label_of
 from legato.cache.prefix import PrefixIndex
 
 
@@ -58,16 +59,40 @@ def test_the_polynomial_pair_differs():
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["", "x"]), st.lists(st.integers(0, 1), max_size=5)), min_size=2, max_size=40)
+    st.lists(
+        st.tuples(
+            st.tuples(st.sampled_from([-1, 0, 1]), st.sampled_from(["", "x"])),
+            st.lists(st.integers(0, 1), max_size=5),
+        ),
+        min_size=2,
+        max_size=40,
+    )
 )
 def test_prefixes_are_equal_only_if_their_content_is(cases):
     """Under a digest of two bits, in which almost all collide."""
     index = PrefixIndex(two_bits)
-    made = [prefix(index, (-1, salt), *([bit] for bit in bits)) for salt, bits in cases]
+    made = [prefix(index, root, *([bit] for bit in bits)) for root, bits in cases]
     for (left, a), (right, b) in itertools.combinations(zip(cases, made, strict=True), 2):
         if left != right:
             assert a is not b
     assert len(index) <= 4
+
+
+ROOTS = st.tuples(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(), max_size=12))
+
+
+@given(ROOTS, ROOTS, st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4), max_size=3))
+def test_c05_different_adapters_and_salts_share_no_prefix(left, right, blocks):
+    """The same tokens under any two roots: one object for equal roots, another digest for different ones.
+
+    An adapter is not its number written before the salt: what is moved from one to the other makes a difference.
+    """
+    index = PrefixIndex()
+    for root in (right, (left[0], right[1]), (right[0], left[1]), (left[0], "\0" + left[1])):
+        one, other = prefix(index, left, *blocks), prefix(index, root, *blocks)
+        assert (one is other) == (left == root)
+        assert (one.digest == other.digest) == (left == root)
+        assert blocks == [] or (label_of(one) == label_of(other)) == (left == root)
 
 
 def test_what_nobody_refers_to_is_forgotten():

@@ -145,13 +145,41 @@ def test_p5_flags_without_effect_are_documented() -> None:
     ],
 )  # fmt: skip
 def test_p5_what_is_missing_ends_with_2_by_name(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused("serve", arguments, capsys)
+
+
+def assert_refused(command: str, arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, and the flag that the arguments begin with is named."""
     try:
-        status: object = main(["serve", *arguments.split()])
+        status: object = main([*command.split(), *arguments.split()])
     except SystemExit as exit:
         status = exit.code
     assert status == 2
     name = arguments.split()[0].split("=")[0].lstrip("-")
     assert name.replace("-", "_") in capsys.readouterr().err.replace("-", "_")
+
+
+SPECULATION = (
+    "--speculative-config {}", "--speculative_config={}", "--speculative-model m", "--num-speculative-tokens 3",
+    "--spec-method ngram", "--spec-model m", "--spec-tokens 3",
+)  # fmt: skip
+ADAPTERS = ("--enable-lora", "--enable_lora", "--lora-modules a=/etc", "--max-loras 1", "--max-lora-rank=8")
+IMAGES = ("--limit-mm-per-prompt {}", "--allowed-local-media-path /", "--allowed-media-domains a")
+
+
+@pytest.mark.parametrize("flag", [*SPECULATION, *ADAPTERS, *IMAGES])
+@pytest.mark.parametrize("command", ["serve", "run -p x", "bench throughput", "build -o nowhere"])
+def test_b03_c05_d17_d18_g05_g06_what_is_not_built_has_no_flag(
+    command: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Speculation, adapters and images."""
+    assert_refused(command, flag, capsys)
+
+
+@pytest.mark.parametrize("flag", ["speculative_config", "enable_lora", "limit_mm_per_prompt"])
+def test_b03_c05_d17_d18_g06_what_is_not_built_has_no_setting(flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        build(EngineConfig, {"model": "m", flag: True})
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_one_whose_leader_is_aborted_computes_its_prompt_itself():
     assert_drained(scheduler)
 
 
-def test_c09_only_equal_salts_and_adapters_share():
+def test_c05_c09_only_equal_salts_and_adapters_share():
     scheduler, executor = pair()
     base = make_request("r", prompt_of(30), max_tokens=3)
     others = [("x", -1), ("y", -1), ("", 0), ("", 1), ("x", 0)]

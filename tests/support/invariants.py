@@ -33,7 +33,9 @@ def check_invariants(scheduler: Scheduler) -> None:
     assert all(sequence.slot == -1 and sequence.num_computed == 0 for sequence in outside)
     assert all(sequence.tables.length == 0 for sequence in outside)
     for sequence in live:
-        assert sequence.num_computed <= sequence.num_tokens < sequence.max_tokens
+        most = sequence.num_padding or sequence.num_tokens
+        assert sequence.num_computed <= most
+        assert sequence.num_tokens < sequence.max_tokens
         assert sequence.num_tokens == len(sequence.tokens or sequence.request.prompt)
 
     for group, pool in enumerate(ledger.blocks.pools):

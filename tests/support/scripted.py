@@ -114,6 +114,7 @@ class ScriptedExecutor:
     emit: the script. faulty(history) -> bool: flags the row whose token is the last of `history`.
     host_slots: of the host tier. lose(copy) -> bool: this copy fails. host: label and content of its slots.
     gate: `collect` waits until it is set. failing_steps: `collect` raises for these step ids.
+    repeats: a sequence may compute its last row again, as one does that has ended before the others of a padded batch.
     plans: every plan that was launched, for tests that look at them.
     """
 
@@ -134,6 +135,7 @@ class ScriptedExecutor:
         memory: Mapping[str, int] = MappingProxyType({}),
         host_slots: int = 0,
         lose: Callable[[BlockCopy], bool] | None = None,
+        repeats: bool = False,
     ) -> None:
         self._info = ExecutorInfo(
             name="scripted",
@@ -152,6 +154,7 @@ class ScriptedExecutor:
         self.emit = emit or hashed(vocab_size)
         self.faulty = faulty
         self.lose = lose
+        self._repeats = repeats
         self.host: dict[tuple[int, int], tuple[bytes, list[_Kv]]] = {}
         self.gate = threading.Event()
         self.gate.set()
@@ -215,6 +218,7 @@ class ScriptedExecutor:
         assert all(0 <= slot < info.max_seqs for slot in plan.seq_slots)
         assert all(0 <= token < info.vocab_size for token in plan.tokens)
         assert all(0 <= position < info.max_position for position in plan.positions)
+        assert all(slot >= 0 for slots in plan.kv_slots for slot in slots)
         assert list(plan.row_offsets) == sorted(set(plan.row_offsets)), "every sequence has rows"
         assert (plan.row_offsets[0], plan.row_offsets[-1]) == (0, plan.num_rows)
         assert len(plan.row_offsets) == plan.num_seqs + 1
@@ -240,7 +244,7 @@ class ScriptedExecutor:
             assert (table.offsets[0], table.offsets[-1]) == (0, len(table.blocks))
             assert all(NO_BLOCK <= block < self._info.num_blocks for block in table.blocks)
         for slots, table in zip(plan.kv_slots, plan.block_tables, strict=True):
-            for block in {slot // self._info.block_size for slot in slots if slot >= 0}:
+            for block in {slot // self._info.block_size for slot in slots}:
                 assert table.blocks.count(block) == 1, "a block is written that is shared by two sequences"
 
     def _copied(self, copy: BlockCopy) -> bool:
@@ -262,12 +266,11 @@ class ScriptedExecutor:
     def _run_sequence(self, plan: StepPlan, index: int, faults: "array[int]", sampled: dict[int, int]) -> None:
         slot = self._slots[plan.seq_slots[index]]
         begin, end = plan.row_offsets[index], plan.row_offsets[index + 1]
-        rows = [row for row in range(begin, end) if plan.kv_slots[0][row] >= 0]
-        assert rows == list(range(begin, begin + len(rows))), "padding follows the rows that count"
-        if rows and not slot.history:
+        rows = list(range(begin, end))
+        if not slot.history:
             self._find_computed(plan, index, plan.positions[begin], slot)
-        if plan.masks and rows and slot.history and plan.positions[begin] == len(slot.history) - 1:
-            slot.kv.pop()  # the last row once more, since the token sampled for it did not fit a grammar
+        if (plan.masks or self._repeats) and slot.history and plan.positions[begin] == len(slot.history) - 1:
+            slot.kv.pop()  # the last row once more; with masks, since the token sampled for it did not fit a grammar
             assert slot.history.pop() == plan.tokens[begin]
         first = len(slot.history)
         for row in rows:
@@ -275,10 +278,6 @@ class ScriptedExecutor:
             slot.history.append(plan.tokens[row])
             slot.kv.append((slot.kv[-1] if slot.kv else self._nothing).then(plan.tokens[row]))
             faults[row] = bool(self.faulty and self.faulty(slot.history))
-        for row in range(begin + len(rows), end):
-            assert all(slots[row] == -1 for slots in plan.kv_slots)
-            assert plan.positions[row] == len(slot.history) - 1
-            assert plan.tokens[row] == slot.history[-1]
         for group in range(len(self._cache)):
             self._write_and_read(plan, index, group, rows, first, slot.kv)
         outputs = [o for o, row in enumerate(plan.out_rows) if begin <= row < end]
@@ -327,7 +326,6 @@ class ScriptedExecutor:
             slot = plan.kv_slots[group][row]
             assert slot == blocks[position // size] * size + position % size, "KV slots follow from the table"
             cache[slot] = history[position]
-        first = min(first, len(history) - 1)  # where padding looks
         seen_from = 0 if window is None else max(0, first - window + 1)
         for i, block in enumerate(blocks):
             low, high = max(seen_from, i * size), min(len(history), (i + 1) * size)

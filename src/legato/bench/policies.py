@@ -1,8 +1,8 @@
 """Continuous against static batching on one engine, and what their KV memory holds.
 
-The two static servers admit a batch together and keep its places until the longest answer is done. One computes a row
-for each place in every step, ended or not, and pads prompts to the longest, as a padded batch does on a GPU; the other
-leaves out the rows of what has ended.
+The two static servers admit a batch together and keep its places until the longest answer is done. One computes what
+the naive server does: prompts padded to the longest, and in every step a token for each place, ended or not, whose
+context grows on; the other leaves out the rows of what has ended.
 """
 
 import statistics

@@ -213,7 +213,7 @@ class SchedulerConfig:
         True, "reuse what was computed for prompts with the same beginning (policy static never does; default: on)"
     )
     pin_budget: float = flag(0.25, "share of the KV blocks that cache_control hints may pin; 0: they pin nothing")
-    static_padding: bool = flag(False, "policy static: compute padded rows, as a naive server does")
+    static_padding: bool = flag(False, "policy static: compute what a padded batch computes for nobody")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")

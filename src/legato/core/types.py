@@ -250,7 +250,6 @@ class StepPlan:
     """One step over one ragged batch, frozen. Flat columns are read by the native binding without a copy.
 
     Rows of a sequence are consecutive and in position order: sequence s has rows row_offsets[s]:row_offsets[s + 1].
-    Padding, if any, comes after them: rows that repeat the sequence's last position, with KV slot -1 and no output.
     A row with purpose PROMPT_LOGPROBS samples nothing: its result is the log probability of its target.
     """
 

@@ -84,7 +84,7 @@ class StatsMetrics:
         self._stats = stats
         for kind, name, help, labels, read in _READINGS:
             instruments.reading(kind, name, help, self._reader(read), labels)
-        self._padding = instruments.counter("legato:padding_rows", "Rows computed for nothing (static_padding).")
+        self._padding = instruments.counter("legato:padding_rows", "Rows computed for nobody (static_padding).")
         self._rows = instruments.histogram("vllm:iteration_tokens_total", "Tokens computed per step.", _ITERATION)
         self._batch = instruments.histogram("legato:step_sequences", "Sequences per step: the batch size.", _BATCH)
 

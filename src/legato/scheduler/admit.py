@@ -39,9 +39,20 @@ def admit(ledger: Ledger) -> None:
         room.count_in(first)
         entered.append(first)
     if policy.pads and entered:
-        longest = max(sequence.num_tokens for sequence in entered)
+        ledger.padded_length = _padded_length(entered, limits.context)
+        longest = max(sequence.num_prompt for sequence in entered)
         for sequence in entered:
-            sequence.num_padding = longest - sequence.num_tokens
+            sequence.num_padding = longest - sequence.num_prompt
+
+
+def _padded_length(batch: list[Sequence], context: int) -> int:
+    """Positions of each of a batch that is padded to its longest prompt and runs until its longest answer may end.
+
+    No token behind the context is known, and the last is not computed.
+    """
+    longest_prompt = max(sequence.num_prompt for sequence in batch)
+    longest_answer = max(sequence.max_tokens - sequence.num_prompt for sequence in batch)
+    return min(longest_prompt + longest_answer, context) - 1
 
 
 class _Room:
@@ -66,6 +77,8 @@ class _Room:
         ledger, blocks = self._ledger, self._ledger.blocks
         if ledger.places_taken == ledger.limits.max_places:
             return False
+        if ledger.policy.pads:
+            return self._fits_padded(first)
         spare = self._spare(first)
         reserved = self._reserved.get(spare)
         if reserved is None:
@@ -75,6 +88,13 @@ class _Room:
         wanted = self._add(reserved[:], first, spare)
         free = blocks.num_free(pinned=not ledger.running)
         return all(count <= left for count, left in zip(wanted, free, strict=True))
+
+    def _fits_padded(self, first: Sequence) -> bool:
+        """Whether there are blocks for the batch that now forms, with `first`, each of it as long as the longest."""
+        ledger, blocks = self._ledger, self._ledger.blocks
+        batch = [*ledger.running, first]
+        wanted = blocks.missing(first.tables, _padded_length(batch, ledger.limits.context))
+        return all(len(batch) * count <= free for count, free in zip(wanted, blocks.num_free(), strict=True))
 
     def victims(self, first: Sequence) -> list[Sequence]:
         """Running sequences that the policy lets `first` replace, in the order of service."""

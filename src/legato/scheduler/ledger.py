@@ -80,6 +80,7 @@ class Ledger:
         self.sequences: dict[str, list[Sequence]] = {}  # live ones, by request
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []  # ended, but the place is kept (policy static)
+        self.padded_length = 0  # positions that each sequence of a padded batch has blocks for
         self.num_preemptions = 0
         self.num_corrupted = 0  # sequences that ended because of NaN or Inf
         self.moves: list[tuple[Sequence, Event]] = []  # admissions and preemptions while the last step was planned

@@ -9,7 +9,7 @@ from legato.core.types import BlockTable, OutputPurpose, SlotReset, StepPlan
 from legato.sampling.params import slot_reset
 from legato.scheduler.ledger import Ledger, Limits
 from legato.scheduler.preempt import take_blocks
-from legato.scheduler.state import Sequence
+from legato.scheduler.state import Sequence, State
 from legato.scheduler.step_time import StepBudget
 
 __all__ = ["LEAST_ROWS", "Entry", "choose_rows", "write_plan"]
@@ -17,6 +17,7 @@ __all__ = ["LEAST_ROWS", "Entry", "choose_rows", "write_plan"]
 LEAST_ROWS = 16  # of the first in line, whatever a step's time: a prompt of n tokens is behind n / 16 steps at most
 
 _NONE = range(0)
+_PAD = array("i", [0])  # the token of a row that has none
 
 
 class Entry(NamedTuple):
@@ -26,17 +27,17 @@ class Entry(NamedTuple):
     run: int  # of the sequence when this was planned; another value later: the result is stale
     start: int  # position of the first row
     first_row: int
-    num_rows: int  # padding excluded
+    num_rows: int
     output: int  # index of the output row that is sampled, -1 = none
     scored: range  # indices of the output rows that score the prompt
 
 
 class Share(NamedTuple):
-    """Rows given to a sequence: `num_rows` tokens to compute, then `num_padding` repetitions of the last."""
+    """Rows given to a sequence, at the positions that follow what is computed of it."""
 
     sequence: Sequence
     num_rows: int
-    num_padding: int
+    pads: bool = False  # they are computed for nobody: a prompt's padding, or a place whose sequence has ended
 
 
 def choose_rows(ledger: Ledger) -> list[Share]:
@@ -46,10 +47,10 @@ def choose_rows(ledger: Ledger) -> list[Share]:
     always gets it; the rest of the step goes to the others in order of service, a chunk each. There is always room for
     a chunk (see Limits.max_places), and a few rows whatever time they take (`_chunk`), so the first in line gets on in
     every step, beside any number of decodes. One that has no rows yet waits while another, before it, computes what it
-    would begin with (`Ledger.follows`).
+    would begin with (`Ledger.follows`). Padding of a prompt comes before it, in steps of its own.
     """
     running, limits, blocks, pads = ledger.running, ledger.limits, ledger.blocks, ledger.policy.pads
-    all_owed = [s.num_tokens - s.num_computed for s in running]
+    all_owed = [s.num_padding + s.num_tokens - s.num_computed for s in running]
     room = limits.max_rows - all_owed.count(1)
     budget = _time_beside(ledger, all_owed) if max(all_owed, default=0) > 1 else None
     if pads:
@@ -64,8 +65,11 @@ def choose_rows(ledger: Ledger) -> list[Share]:
         if sequence.wants_reset and not decodes and ledger.follows(sequence, under_way):
             continue
         computed = sequence.num_computed
-        owed = sequence.num_tokens - computed
+        padding = sequence.num_padding
+        owed = padding + sequence.num_tokens - computed
         rows = owed if decodes else _chunk(computed, owed, room, limits, budget)
+        if padding:
+            rows = min(rows, padding - computed)
         if rows > 0:
             if blocks.windowed:
                 blocks.drop_behind_windows(sequence.tables, computed)
@@ -79,12 +83,9 @@ def choose_rows(ledger: Ledger) -> list[Share]:
                 room -= rows
                 if budget is not None:
                     budget.spend(computed, rows)
-        padding = _prompt_padding(sequence, rows, room, limits) if pads else 0
-        room -= padding
-        if rows + padding > 0:
-            shares.append(Share(sequence, rows, padding))
+            shares.append(Share(sequence, rows, padding > 0))
     if pads:
-        shares += _held_places(ledger, room)
+        shares += _held_places(ledger)
     return shares
 
 
@@ -108,23 +109,19 @@ def _chunk(computed: int, owed: int, room: int, limits: Limits, budget: StepBudg
     return max(rows, 0)
 
 
-def _prompt_padding(sequence: Sequence, rows: int, room: int, limits: Limits) -> int:
-    """Padded prompt rows for this step. They follow the prompt."""
-    if sequence.num_computed + rows < sequence.num_prompt:
-        return 0
-    padding = min(sequence.num_padding, room, limits.max_chunk - rows)
-    sequence.num_padding -= padding
-    return padding
+def _held_places(ledger: Ledger) -> list[Share]:
+    """A row for each place whose sequence has ended: it goes on as if it had not, to the end of the padded batch.
 
-
-def _held_places(ledger: Ledger, room: int) -> list[Share]:
-    """A row for each place whose sequence has ended, and what it still owes in prompt padding."""
-    shares = []
+    Its blocks were reserved at admission. One that is there before the others stays at its last position.
+    """
+    shares, blocks = [], ledger.blocks
     for sequence in ledger.held:
-        if sequence.num_computed > 0:  # else it was aborted before its first row: there is nothing to repeat
-            padding = _prompt_padding(sequence, 0, room, ledger.limits)
-            room -= padding
-            shares.append(Share(sequence, 0, padding + 1))
+        position = sequence.num_computed = min(sequence.num_computed, ledger.padded_length - 1)
+        if blocks.windowed:
+            blocks.drop_behind_windows(sequence.tables, position)
+        has_block = blocks.grow(sequence.tables, position + 1)
+        assert has_block, "a padded batch has blocks for all its positions"
+        shares.append(Share(sequence, 1, pads=True))
     return shares
 
 
@@ -153,6 +150,10 @@ class _Outputs:
         if sequence.matcher is not None and (mask := sequence.matcher.mask) is not None:
             self.masks[index] = mask
         return index
+
+    def discard(self, sequence: Sequence, row: int) -> None:
+        """An output row whose token is chosen, and read by nobody."""
+        self._append(row, sequence.slot, OutputPurpose.SAMPLE)
 
     def mask_indices(self) -> "array[int]":
         """Per output row, as StepPlan.out_masks."""
@@ -189,7 +190,7 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
     adapters = array("i")
     resets: list[SlotReset] = []
     entries: list[Entry] = []
-    for sequence, num_rows, num_padding in shares:
+    for sequence, num_rows, pads in shares:
         if sequence.wants_reset:
             resets.append(slot_reset(sequence.request, sequence.choice, sequence.slot, sequence.output))
             sequence.wants_reset = False
@@ -202,18 +203,19 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
             table_blocks[group].extend(sequence.tables.groups[group])
             table_offsets[group].append(len(table_blocks[group]))
         sequence.num_computed = end
-        scored = _NONE if sequence.scores is None else outputs.score(sequence, first_row, start, end)
-        output = outputs.sample(sequence, first_row + num_rows - 1) if start < end == sequence.num_tokens else -1
-        if num_padding > 0:
-            tokens.extend(sequence.tokens[end - 1 : end] * num_padding)
-            positions.extend([end - 1] * num_padding)
-            for slots in kv_slots:
-                slots.extend([-1] * num_padding)
+        if pads:
+            tokens.extend(_PAD * (len(positions) - len(tokens)))
+            if sequence.state is State.FINISHED:
+                outputs.discard(sequence, len(tokens) - 1)
+            elif end == sequence.num_padding:
+                _begin_behind_padding(sequence, blocks)
+        else:
+            scored = _NONE if sequence.scores is None else outputs.score(sequence, first_row, start, end)
+            output = outputs.sample(sequence, first_row + num_rows - 1) if end == sequence.num_tokens else -1
+            entries.append(Entry(sequence, sequence.run, start, first_row, num_rows, output, scored))
         row_offsets.append(len(tokens))
         seq_slots.append(sequence.slot)
         adapters.append(sequence.request.adapter)
-        if num_rows > 0:
-            entries.append(Entry(sequence, sequence.run, start, first_row, num_rows, output, scored))
     plan = StepPlan(
         step_id=step_id,
         tokens=tokens,
@@ -233,3 +235,10 @@ def write_plan(step_id: int, shares: list[Share], blocks: KvBlocks) -> tuple[Ste
         resets=tuple(resets),
     )
     return plan, entries
+
+
+def _begin_behind_padding(sequence: Sequence, blocks: KvBlocks) -> None:
+    """The padding of a prompt is in a step: the prompt begins at position 0, as if there had been none."""
+    blocks.release(sequence.tables)
+    sequence.num_computed = sequence.num_padding = 0
+    sequence.wants_reset = True

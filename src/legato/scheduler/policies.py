@@ -20,7 +20,7 @@ class Policy(Protocol):
 
     queue: Queue
     holds_places: bool  # a sequence that ended keeps its place and blocks until the whole batch has ended
-    pads: bool  # compute rows for held places, and pad prompts to the longest of the batch
+    pads: bool  # pad prompts to the longest of the batch, and compute on where a sequence has ended
     reuses_prefixes: bool  # a sequence may begin with blocks that another one computed
     evicts: bool  # `may_evict` may say yes
     reorders: bool  # who is first in the queue may change as running sequences get tokens
@@ -137,7 +137,8 @@ class Static(Fcfs):
     """The naive baseline: a batch is admitted together and held until its longest member ends.
 
     Blocks are reserved for the longest answer each member may give, so that none is preempted. Every prompt is computed
-    whole.
+    whole. pads: what a padded batch computes for nobody is computed too, and has blocks: each member is as long as the
+    longest prompt and the longest answer together.
     """
 
     holds_places = True

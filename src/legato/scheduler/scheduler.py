@@ -151,7 +151,7 @@ class Scheduler:
             rows=plan.num_rows,
             sequences=plan.num_seqs,
             outputs=len(plan.out_rows),
-            padding=sum(share.num_padding for share in shares) if self._ledger.policy.pads else 0,
+            padding=sum(share.num_rows for share in shares if share.pads) if self._ledger.policy.pads else 0,
         )
         return plan
 

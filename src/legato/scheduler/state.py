@@ -53,7 +53,8 @@ class Sequence:
     """One choice of one request.
 
     Invariants: num_computed <= num_tokens <= max_tokens; slot >= 0 exactly while a place is held. num_computed counts
-    what has been put into a step, also into one that still runs.
+    what has been put into a step, also into one that still runs. While num_padding > 0, and of an ended sequence that
+    keeps its place in a padded batch, it counts rows that nobody reads.
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class Sequence:
         self.wants_reset = False
         self.num_computed = 0
         self.scores: PromptLogprobs | None = None  # of the prompt, as far as this admission has computed it
-        self.num_padding = 0  # rows of prompt padding still to be computed (policy static)
+        self.num_padding = 0  # rows to compute before the prompt, to be forgotten then (policy static)
 
     @property
     def output(self) -> "array[int]":

@@ -58,7 +58,8 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
     blocks = ledger.blocks
     allocated = filled = 0
     for sequence in (*ledger.running, *ledger.held):
-        own_allocated, own_filled = blocks.slots_of(sequence.tables, sequence.num_computed)
+        filled_to = min(sequence.num_computed, sequence.num_tokens)  # what padding wrote serves nobody
+        own_allocated, own_filled = blocks.slots_of(sequence.tables, filled_to)
         allocated += own_allocated
         filled += own_filled
     first = ledger.policy.queue.first()

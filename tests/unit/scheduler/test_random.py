@@ -50,6 +50,7 @@ class AnythingHappens(RuleBasedStateMachine):
         policy = self.policy = draw(st.sampled_from(POLICIES))
         caching = policy != "static" and draw(st.sampled_from([True, True, True, False]))
         plans_in_flight = draw(st.sampled_from([1, 1, 2, 4]))
+        static_padding = policy == "static" and draw(st.booleans())
         self.losing = ()
         self.executor = ScriptedExecutor(
             groups=draw_groups(draw),
@@ -64,6 +65,7 @@ class AnythingHappens(RuleBasedStateMachine):
             faulty=sometimes_faulty,
             host_slots=draw(st.integers(1, 20)) if plans_in_flight == 1 and caching else 0,
             lose=lambda copy: copy.target_tier in self.losing,
+            repeats=static_padding,
         )
         self.now = 0.0
         self.scheduler = scheduler_for(
@@ -71,7 +73,7 @@ class AnythingHappens(RuleBasedStateMachine):
             clock=self.clock,
             pin_budget=draw(st.sampled_from([0.0, 0.3, 1.0])),
             policy=policy,
-            static_padding=policy == "static" and draw(st.booleans()),
+            static_padding=static_padding,
             priority_ageing_s=draw(st.sampled_from([1.0, 60.0])) if policy == "priority" else None,
             tenant_weights=("t1=3",) if policy == "fair" else (),
             max_step_ms=draw(st.sampled_from([0.0, 50.0, 1000.0])),

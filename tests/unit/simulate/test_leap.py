@@ -27,12 +27,19 @@ VISITS = st.lists(
 @given(
     visits=VISITS,
     num_blocks=st.integers(13, 40),
-    policy=st.sampled_from(["fcfs", "static", "priority", "fair", "deadline"]),
+    policy=st.sampled_from(["fcfs", "static", "static, padded", "priority", "fair", "deadline"]),
     caching=st.booleans(),
 )
 def test_leaping_and_stepping_give_the_same_log(visits, num_blocks, policy, caching):
     """C11: also where blocks run out, sequences are preempted, and prefixes are found and evicted."""
-    config = SchedulerConfig(policy=policy, enable_prefix_caching=caching, max_num_seqs=5, max_num_batched_tokens=32)
+    policy, _, padding = policy.partition(", ")
+    config = SchedulerConfig(
+        policy=policy,
+        static_padding=bool(padding),
+        enable_prefix_caching=caching,
+        max_num_seqs=5,
+        max_num_batched_tokens=32,
+    )
     info = tiny_info(num_blocks=num_blocks, max_seqs=5)
     (stepped, steppers), (leapt, leapers) = (replay(visits, info, config, leap=leap) for leap in (False, True))
     assert leapt.lines == stepped.lines

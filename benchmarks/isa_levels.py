@@ -1,9 +1,9 @@
-"""The AVX2 and the portable level beside the one an engine chooses here, int8, forced by LEGATO_ISA, in turn.
+"""The AVX2 levels and the portable one beside the one an engine chooses here, int8, forced by LEGATO_ISA, in turn.
 
 python benchmarks/isa_levels.py [--rounds 3] [--portable-rounds 1]
 
-AVX2 runs `uniform`. The portable level would take minutes for that: it runs 8 x (256 in, 32 out), as does the chosen
-level beside it.
+AVX2, without and with AVX-VNNI, runs `uniform`. The portable level would take minutes for that: it runs 8 x (256 in,
+32 out), as does the chosen level beside it. A level that this CPU lacks is left out.
 """
 
 import statistics
@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from common import Result, arguments, legato, run_json, say
 
-from legato.bench.machine import default_level
+from legato.bench.machine import default_level, usable_levels
 
+AVX2 = ("avx2", "avx2_vnni")
 SMALL = {"batch-size": 8, "input-len": 256, "output-len": 32}
 
 
@@ -23,8 +24,10 @@ def main() -> None:
     args = parser.parse_args()
     level = default_level()
     result = Result("isa_levels", args)
-    rates = in_turn((level, "avx2"), args.rounds, lambda isa: throughput(isa, args.workload))
-    result.add("avx2", ratio(rates, "avx2", level), rates, "total tok/s")
+    others = [isa for isa in AVX2 if isa in usable_levels()]
+    rates = in_turn((level, *others), args.rounds, lambda isa: throughput(isa, args.workload))
+    for isa in others:
+        result.add(isa, ratio(rates, isa, level), {name: rates[name] for name in (level, isa)}, "total tok/s")
     if args.portable_rounds:
         rates = in_turn((level, "portable"), args.portable_rounds, small_batch)
         result.add("portable", ratio(rates, "portable", level), rates, "total tok/s")

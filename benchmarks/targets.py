@@ -184,6 +184,7 @@ GROUPS: dict[str, dict[str, Target]] = {
     },
     "Other instruction sets": {
         "avx2": Target("`uniform`, AVX2 level", "int8", "AVX-512 level", 0.4, "x", "isa_levels.py"),
+        "avx2_vnni": Target("`uniform`, AVX2 level with AVX-VNNI", "int8", "AVX-512 level", 0.4, "x", "isa_levels.py"),
         "portable": Target("8 x (256 in, 32 out), portable level", "int8", "AVX-512 level", None, "x", "isa_levels.py"),
     },
     "Memory": _memory(),

@@ -58,6 +58,8 @@ const char* x86_obstacle(Isa isa) {
   for (const Feature& f : features) {
     if (f.level <= isa && !f.present) return f.reason;
   }
+  // Higher levels do without it: AVX512_VNNI is older.
+  if (isa == Isa::avx2_vnni && (more.eax >> 4 & 1) == 0) return "the CPU lacks AVX_VNNI";
   return nullptr;
 }
 
@@ -81,13 +83,14 @@ Isa isa_from_name(const std::string& name) {
     if (name == isa_name(static_cast<Isa>(i))) return static_cast<Isa>(i);
   }
   throw std::invalid_argument("unknown ISA level '" + name +
-                              "'; known: portable, avx2, avx512, avx512_vnni (vnni), avx512_bf16 (bf16)");
+                              "'; known: portable, avx2, avx2_vnni, avx512, avx512_vnni (vnni), avx512_bf16 (bf16)");
 }
 
 }  // namespace
 
 const char* isa_name(Isa isa) {
-  static constexpr const char* kNames[kIsaCount] = {"portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"};
+  static constexpr const char* kNames[kIsaCount] = {"portable", "avx2",        "avx2_vnni",
+                                                    "avx512",   "avx512_vnni", "avx512_bf16"};
   return kNames[static_cast<int32_t>(isa)];
 }
 

@@ -7,7 +7,7 @@
 
 namespace legato {
 
-// "portable", "avx2", "avx512", "avx512_vnni" or "avx512_bf16".
+// "portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni" or "avx512_bf16".
 const char* isa_name(Isa isa);
 
 // Null where the level can be used here; else a short reason, such as "the CPU lacks AVX512_BF16".

@@ -8,7 +8,7 @@
 
 #if defined(LEGATO_ISA_portable)
 #include "kernels/simd_portable-inl.h"
-#elif defined(LEGATO_ISA_avx2)
+#elif defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx2_vnni)
 #include "kernels/simd_avx2-inl.h"
 #else
 #include "kernels/simd_avx512-inl.h"

@@ -1,4 +1,4 @@
-// 8 lanes: AVX2, FMA, F16C.
+// 8 lanes: AVX2, FMA, F16C, and what the level adds.
 
 #include "kernels/simd_x86-inl.h"
 
@@ -20,6 +20,8 @@ LEGATO_INLINE Vf fma(Vf a, Vf b, Vf c) { return _mm256_fmadd_ps(a, b, c); }
 // b where either is a NaN.
 LEGATO_INLINE Vf min(Vf a, Vf b) { return _mm256_min_ps(a, b); }
 LEGATO_INLINE Vf max(Vf a, Vf b) { return _mm256_max_ps(a, b); }
+// 1 / v, for v in [1, 16), within 2 ulp.
+LEGATO_INLINE Vf inverse(Vf v) { return splat(1.0f) / v; }
 LEGATO_INLINE Vf abs(Vf v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
 LEGATO_INLINE Vf round_even(Vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 LEGATO_INLINE Vf pow2(__m256i n) {

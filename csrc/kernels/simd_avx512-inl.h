@@ -19,6 +19,11 @@ LEGATO_INLINE Vf fma(Vf a, Vf b, Vf c) { return _mm512_fmadd_ps(a, b, c); }
 // b where either is a NaN.
 LEGATO_INLINE Vf min(Vf a, Vf b) { return _mm512_min_ps(a, b); }
 LEGATO_INLINE Vf max(Vf a, Vf b) { return _mm512_max_ps(a, b); }
+// 1 / v, for v in [1, 16), within 2 ulp: one Newton step, without a division.
+LEGATO_INLINE Vf inverse(Vf v) {
+  const Vf y = _mm512_rcp14_ps(v);
+  return fma(y, _mm512_fnmadd_ps(v, y, splat(1.0f)), y);
+}
 LEGATO_INLINE Vf abs(Vf v) { return _mm512_abs_ps(v); }
 LEGATO_INLINE Vf round_even(Vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // v * 2^n for whole n in [-300, 300].

@@ -30,6 +30,8 @@ LEGATO_INLINE Vf fma(Vf a, Vf b, Vf c) { return a * b + c; }
 // b where either is a NaN.
 LEGATO_INLINE Vf min(Vf a, Vf b) { return a < b ? a : b; }
 LEGATO_INLINE Vf max(Vf a, Vf b) { return a > b ? a : b; }
+// 1 / v, for v in [1, 16), within 2 ulp.
+LEGATO_INLINE Vf inverse(Vf v) { return splat(1.0f) / v; }
 LEGATO_INLINE Vf abs(Vf v) { return reinterpret_cast<Vf>(reinterpret_cast<Vi>(v) & 0x7fffffff); }
 // For |v| < 2^22: adding 1.5 * 2^23 leaves no bits behind the point.
 LEGATO_INLINE Vf round_even(Vf v) { return (v + splat(0x1.8p23f)) - splat(0x1.8p23f); }

@@ -13,6 +13,10 @@ namespace avx2 {
 extern const KernelTable kTable;
 extern const MachineTable kMachine;
 }  // namespace avx2
+namespace avx2_vnni {
+extern const KernelTable kTable;
+extern const MachineTable kMachine;
+}  // namespace avx2_vnni
 namespace avx512 {
 extern const KernelTable kTable;
 extern const MachineTable kMachine;
@@ -39,6 +43,7 @@ constexpr Level kLevels[kIsaCount] = {
     {&portable::kTable, &portable::kMachine},
 #if defined(__x86_64__)
     {&avx2::kTable, &avx2::kMachine},
+    {&avx2_vnni::kTable, &avx2_vnni::kMachine},
     {&avx512::kTable, &avx512::kMachine},
     {&avx512_vnni::kTable, &avx512_vnni::kMachine},
     {&avx512_bf16::kTable, &avx512_bf16::kMachine},

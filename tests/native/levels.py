@@ -5,6 +5,8 @@ import numpy as np
 from legato import _native
 
 LEVELS = [name for name, obstacle in _native.ops.isa_levels().items() if obstacle is None]
+# Levels of one vector width give the same bits.
+WIDTHS = {width: [isa for isa in LEVELS if isa.startswith(width)] for width in ("avx2", "avx512")}
 
 
 def to_bf16(x):

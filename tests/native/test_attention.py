@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from kv_layout import CODED, DTYPES, unpack
-from levels import LEVELS, from_bf16, round_bf16
+from levels import LEVELS, WIDTHS, from_bf16, round_bf16
 
 from legato import _native
 
@@ -195,10 +195,10 @@ def test_stale_codes_and_scales_reach_no_row(isa, dtype, window):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 100])
-def test_all_levels_of_avx512_give_the_same_bits(dtype, window):
-    levels = [isa for isa in LEVELS if isa.startswith("avx512")]
+@pytest.mark.parametrize("width", WIDTHS)
+def test_all_levels_of_a_width_give_the_same_bits(width, dtype, window):
     rows = [*range(0, 560, 7), *range(540, 560)]
-    cases = [Case(isa, dtype, 560, heads=6, kv_heads=2, head_dim=80) for isa in levels]
+    cases = [Case(isa, dtype, 560, heads=6, kv_heads=2, head_dim=80) for isa in WIDTHS[width]]
     assert len({case.run(rows, window=window).tobytes() for case in cases}) <= 1
     assert len({case.cache.data.tobytes() for case in cases}) <= 1
 

@@ -284,12 +284,11 @@ void attend_block(int32_t count, const AttentionArgs& a, typename Cache::Value* 
       return attend_some<Cache, 3>(a, q, spans, keys, next, s, partials);
     case 4:
       return attend_some<Cache, 4>(a, q, spans, keys, next, s, partials);
-#if !defined(LEGATO_ISA_portable) && !defined(LEGATO_ISA_avx2)
     case 5:
-      return attend_some<Cache, 5>(a, q, spans, keys, next, s, partials);
-    default:
-      return attend_some<Cache, 6>(a, q, spans, keys, next, s, partials);
-#endif
+      if constexpr (kQueries > 4) return attend_some<Cache, 5>(a, q, spans, keys, next, s, partials);
+      break;
+    case 6:
+      if constexpr (kQueries > 4) return attend_some<Cache, 6>(a, q, spans, keys, next, s, partials);
   }
 }
 

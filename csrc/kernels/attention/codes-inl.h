@@ -144,7 +144,9 @@ struct CodeSums {
   }
 };
 
-constexpr int kCodeVectors = kLanes == 4 ? 1 : 2;  // vectors of lanes kept in registers
+// Vectors of lanes kept in registers with M vectors of numbers: of 16 registers, 12 hold sums.
+template <int M>
+constexpr int kCodeVectors = kLanes == 4 || (kLanes == 8 && 2 * M * sizeof(CodeDot::Acc) > 12 * sizeof(Vf)) ? 1 : 2;
 
 // Scores of M queries, `pad` numbers each, without any scale, for N vectors of slots; `next` are read after them.
 template <int M, int N>
@@ -177,16 +179,17 @@ LEGATO_INLINE void score_code_vectors(float* q, int32_t pad, const uint8_t* cons
 template <int M>
 LEGATO_INLINE void score_codes(float* q, int32_t pad, const uint8_t* const* tiles, int32_t begin, int32_t end,
                                float* scores) {
+  constexpr int kCount = kCodeVectors<M>;
   int32_t v = begin * kTileVectors;
   const int32_t last = end * kTileVectors;
   const auto at = [tiles](int32_t i) { return tiles[i / kTileVectors] + i % kTileVectors * kVectorBytes; };
-  for (; v + kCodeVectors <= last; v += kCodeVectors) {
-    const uint8_t *k[kCodeVectors], *next[kCodeVectors];
-    LEGATO_UNROLL for (int j = 0; j < kCodeVectors; ++j) {
+  for (; v + kCount <= last; v += kCount) {
+    const uint8_t *k[kCount], *next[kCount];
+    LEGATO_UNROLL for (int j = 0; j < kCount; ++j) {
       k[j] = at(v + j);
-      next[j] = at(smaller(v + j + kCodeVectors, last - 1));
+      next[j] = at(smaller(v + j + kCount, last - 1));
     }
-    score_code_vectors<M, kCodeVectors>(q, pad, k, next, scores + v * kLanes);
+    score_code_vectors<M, kCount>(q, pad, k, next, scores + v * kLanes);
   }
   for (; v < last; ++v) {
     const uint8_t* const k[1] = {at(v)};
@@ -225,10 +228,11 @@ LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tile
 template <int M>
 LEGATO_INLINE void weigh_codes(float* weights, const uint8_t* const* tiles, const uint8_t* const* next, int32_t begin,
                                int32_t end, int32_t head_pad, float* const* acc_rows) {
+  constexpr int kCount = kCodeVectors<M>;
   const int64_t line_bytes = static_cast<int64_t>(head_pad) * 4;
   int64_t column = 0;
-  for (; column + kCodeVectors * kVectorBytes <= line_bytes; column += kCodeVectors * kVectorBytes) {
-    weigh_code_columns<M, kCodeVectors>(weights, tiles, next, begin, end, line_bytes, column, acc_rows);
+  for (; column + kCount * kVectorBytes <= line_bytes; column += kCount * kVectorBytes) {
+    weigh_code_columns<M, kCount>(weights, tiles, next, begin, end, line_bytes, column, acc_rows);
   }
   for (; column < line_bytes; column += kVectorBytes) {
     weigh_code_columns<M, 1>(weights, tiles, next, begin, end, line_bytes, column, acc_rows);

@@ -1,15 +1,5 @@
 // Activation functions of f32 vectors. NaN stays NaN; an infinity gives an infinity, NaN or (relu) 0.
 
-// 1 / v, for v in [1, 16).
-LEGATO_INLINE Vf inverse(Vf v) {
-#if defined(LEGATO_ISA_portable) || defined(LEGATO_ISA_avx2)
-  return splat(1.0f) / v;
-#else
-  const Vf y = _mm512_rcp14_ps(v);  // one Newton step makes it exact to 2 ulp, without a division
-  return fma(y, _mm512_fnmadd_ps(v, y, splat(1.0f)), y);
-#endif
-}
-
 // x / (1 + exp(-t)), by the exp of -|t| alone: it cannot overflow.
 LEGATO_INLINE Vf times_sigmoid(Vf x, Vf t) {
   const Vf e = exp(zero() - abs(t));

@@ -29,9 +29,15 @@ LEGATO_INLINE Vf add_product(Vf acc, Vf line, Vf word) {
 #endif
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(LEGATO_ISA_avx2_vnni)
+#define LEGATO_VPDPBUSD "%{vex%} vpdpbusd"
+#else
+#define LEGATO_VPDPBUSD "vpdpbusd"
+#endif
+
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
 LEGATO_INLINE Ints add_bytes(Ints acc, Shorts unsigned_bytes, Shorts signed_bytes) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(unsigned_bytes), "v"(signed_bytes));
+  __asm__(LEGATO_VPDPBUSD " %2, %1, %0" : "+v"(acc) : "v"(unsigned_bytes), "v"(signed_bytes));
   return acc;
 }
 #endif
@@ -170,7 +176,7 @@ struct DotCodes {
   static constexpr int32_t kSubs = 1;
   static LEGATO_INLINE Acc none() {  // gcc would copy one zeroed register, in place of a multiply-add
     Acc acc;
-    __asm__ volatile("vpxord %0, %0, %0" : "=v"(acc));
+    __asm__ volatile("vxorps %0, %0, %0" : "=v"(acc));
     return acc;
   }
   static LEGATO_INLINE Acc start(int32_t x) { return splat_int(x); }

@@ -75,7 +75,8 @@ def test_a20_broken_bodies(server: Running, path: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 def test_a20_other_content_types(server: Running, kind: str | None) -> None:
-    assert_error(raw(server, COMPLETIONS, b'{"prompt": "hi"}', kind), 415)
+    message = assert_error(raw(server, COMPLETIONS, b'{"prompt": "hi"}', kind), 415)
+    assert (kind or "there is none") in message
 
 
 def test_a20_compressed_bodies_are_refused_by_name(server: Running) -> None:
@@ -300,6 +301,18 @@ def test_a17_an_answer_that_cannot_fit(server: Running) -> None:
 )
 def test_bad_messages_are_named(server: Running, messages: Any, where: str) -> None:
     assert where in assert_error(server.post(CHAT, messages=messages), 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"store": True}, "store should be false"),
+        ({"logit_bias": {str(VOCAB): 1}}, f"logit_bias: token ids must be integers from 0 to {VOCAB - 1}, got {VOCAB}"),
+        ({"messages": [{"role": "function"}]}, "results of functions have the role tool"),
+    ],
+)
+def test_errors_say_what_would_be_right(server: Running, body: dict[str, Any], said: str) -> None:
+    assert said in assert_error(server.post(CHAT, **{"messages": TALK, **body}), 400)
 
 
 def test_a25_parts_give_the_same_prompt_as_text(server: Running, script: Script) -> None:

@@ -151,6 +151,10 @@ def test_errors_are_one_line(hub: Hub, tmp_path: Path) -> None:
     assert revision.startswith("error: org/tiny: no such file or folder, and as a Hugging Face id at revision v9: ")
     offline = run(hub.address, cache, "org/tiny", HF_HUB_OFFLINE="1")
     assert offline.startswith("error: org/tiny: no such file or folder, and as a Hugging Face id: ")
+    hub.close()
+    away = run(hub.address, cache, "org/tiny")
+    assert "as a Hugging Face id: not in the cache, and the Hub does not answer: " in away
+    assert away.count("\n") == 1
     assert list((cache / "hub").glob("models--*")) == []
 
 

@@ -34,9 +34,8 @@ def _check(message: Any, where: str, ignored: list[str] | None) -> dict[str, Any
     if not isinstance(role, str):
         raise _error(f"{where}.role", "is required and must be a string")
     if role not in _ROLES:
-        known = role == "function"
-        what = "is not supported" if known else "must be system, developer, user, assistant or tool"
-        raise _error(f"{where}.role", what)
+        became = "; results of functions have the role tool" if role == "function" else ""
+        raise _error(f"{where}.role", f"must be system, developer, user, assistant or tool{became}")
     checked = {"role": _ROLES[role], "content": message.get("content")}
     _check_parts(message, where, ignored)
     for name, value in message.items():

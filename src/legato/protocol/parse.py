@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 
 from legato.core.errors import RequestError
 
@@ -113,10 +113,17 @@ def _request_error(error: ValidationError, known: Mapping[str, Any]) -> RequestE
         return RequestError(f"unknown field: {where}", param=where, code="unknown_parameter")
     if first["type"] == "missing":
         return RequestError(f"{where} is required", param=where, code="missing_required_parameter")
-    here = (each["msg"] for each, other in zip(found, fields, strict=True) if other == field)
+    here = (_said(each) for each, other in zip(found, fields, strict=True) if other == field)
     messages = dict.fromkeys(each.removeprefix("Value error, ").removeprefix("Input ") for each in here)
     message = " or ".join(messages).replace(" or should be ", " or ")
     return RequestError(f"{where} {message}", param=where, code="invalid_type")
+
+
+def _said(found: ErrorDetails) -> str:
+    """A finding as pydantic words it, with JSON's names for the values that there are."""
+    if found["type"] == "literal_error":
+        return found["msg"].replace("True", "true").replace("False", "false")
+    return found["msg"]
 
 
 def _field(location: Sequence[str | int], known: Any, *, missing: bool) -> list[str | int]:

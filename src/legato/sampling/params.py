@@ -122,7 +122,7 @@ def _check_stops(params: SamplingParams, vocab_size: int) -> None:
     if not all(isinstance(text, str) and text for text in params.stop):
         raise RequestError("stop must hold non-empty strings", param="stop")
     for token in params.stop_token_ids:
-        _check_int("stop_token_ids", token, 0, vocab_size - 1)
+        _check_token("stop_token_ids", token, vocab_size)
 
 
 def _check_bad_words(words: Sequence[str]) -> None:
@@ -148,7 +148,7 @@ def _check_logprobs(params: SamplingParams, vocab_size: int) -> None:
             param="logprob_token_ids",
         )
     for token in ids:
-        _check_int("logprob_token_ids", token, 0, vocab_size - 1)
+        _check_token("logprob_token_ids", token, vocab_size)
 
 
 def _check_token_sets(params: SamplingParams, vocab_size: int) -> None:
@@ -159,7 +159,7 @@ def _check_token_sets(params: SamplingParams, vocab_size: int) -> None:
         if len(tokens) > MAX_BIASES:
             raise RequestError(f"{name} holds {len(tokens)} token ids, at most {MAX_BIASES} are allowed", param=name)
         for token in tokens:
-            _check_int(name, token, 0, vocab_size - 1)
+            _check_token(name, token, vocab_size)
     for value in bias.values():
         _check_float("logit_bias", value, -_LARGEST_FLOAT, None)
 
@@ -169,6 +169,12 @@ def _check_lengths(params: SamplingParams, max_position: int) -> None:
         least = 1 if params.prompt_logprobs is None else 0
         _check_int("max_tokens", params.max_tokens, least, max_position)
     _check_int("min_tokens", params.min_tokens, 0, max_position if params.max_tokens is None else params.max_tokens)
+
+
+def _check_token(name: str, token: object, vocab_size: int) -> None:
+    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+        limits = f"token ids must be integers from 0 to {vocab_size - 1}"
+        raise RequestError(f"{name}: {limits}, got {_shown(token)}", param=name)
 
 
 def _check_int(name: str, value: object, low: int, high: int | None) -> None:

@@ -18,7 +18,7 @@ _PROGRAM = Path(__file__).with_name("trial_child.py")
 
 
 class Trial:
-    """A child process that compiles one grammar at a time; started at first use, and again after one has killed it.
+    """A child process that compiles one grammar at a time; started at first use, and again after it has died.
 
     Safe to use from several threads, which take turns.
     """
@@ -48,6 +48,8 @@ class Trial:
             if self._closed:
                 raise QueueFullError("the engine is shutting down", status=503, retry_after_s=5)
             child, message = self._child, None
+            if child is not None and child.poll() is not None:
+                child = None  # it died while it had nothing to do, which is no grammar's fault
             try:
                 if child is None:
                     child = self._child = _start()

@@ -60,7 +60,8 @@ async def read_json_body(request: HttpRequest, limit: int) -> bytes:
     """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise HttpError(415, f"content-type must be application/json, not {kind[:64] or 'missing'!r}")
+        given = f", not {kind[:64]!r}" if kind else "; there is none"
+        raise HttpError(415, f"content-type must be application/json{given}")
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         raise HttpError(415, f"content-encoding {coding[:64]!r} is not supported: send the body as it is")
     length = request.headers.get("content-length", "")

@@ -64,6 +64,8 @@ def _snapshot(model_id: str, revision: str | None, folder: Path, names: Sequence
         path = huggingface_hub.snapshot_download(model_id, revision=revision, cache_dir=folder, allow_patterns=patterns)
     except (httpx.HTTPError, OSError, ValueError) as error:
         at = f" at revision {revision}" if revision else ""
-        reason = " ".join(str(error).split()) or type(error).__name__
+        unreachable = isinstance(error, huggingface_hub.errors.LocalEntryNotFoundError) and error.__cause__
+        said = f"not in the cache, and the Hub does not answer: {unreachable}" if unreachable else str(error)
+        reason = " ".join(said.split()) or type(error).__name__
         refuse(model_id, f"no such file or folder, and as a Hugging Face id{at}: {reason}")
     return Path(path)

@@ -270,3 +270,16 @@ def test_b06_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_
             tried.run("regex", "a")
         assert caught.value.status == 503
     tried.close()
+
+
+def test_f03_a_process_that_was_killed_between_two_grammars_is_replaced() -> None:
+    """F03: whoever ended it, for instance the kernel for want of memory, the next grammar is not to blame."""
+    compiler = make_compiler()
+    compiler.compile(Grammar("regex", "a+"))
+    first = compiler._trial._child
+    assert first is not None
+    first.kill()
+    first.wait()
+    compiler.compile(Grammar("regex", "b+"))
+    assert compiler._trial._child is not first
+    compiler.close()

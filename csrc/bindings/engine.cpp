@@ -181,6 +181,27 @@ class PyRuntime {
     return result;
   }
 
+  nb::dict sample_again(nb::handle rows) {
+    std::vector<HeldBuffer> held;
+    std::vector<MaskedRow> asked;
+    for (nb::handle row : rows) {
+      held.emplace_back(row[3], "masks", "B", sizeof(uint8_t));
+      asked.push_back({nb::cast<int32_t>(row[0]), nb::cast<int32_t>(row[1]), nb::cast<int32_t>(row[2]),
+                       held.back().span<uint8_t>()});
+    }
+    StepOutput out;
+    {
+      const nb::gil_scoped_release release;
+      out = runtime_.sample_again(asked);
+    }
+    nb::dict result;
+    result["tokens"] = as_bytes(out.tokens);
+    result["logprobs"] = as_bytes(out.logprobs);
+    result["top_logprobs"] = as_pairs(out.top_logprobs);
+    return result;
+  }
+
+  int32_t num_kept_logits() const { return runtime_.num_kept_logits(); }
   nb::bytes logits() const { return as_bytes(runtime_.logits()); }
 
   nb::bytes read_block(int32_t group, int32_t index) {
@@ -267,6 +288,11 @@ void bind_engine(nb::module_& m) {
           "file"_a, "options"_a)
       .def("launch", &PyRuntime::launch, "plan"_a)
       .def("collect", &PyRuntime::collect, "step_id"_a)
+      .def("sample_again", &PyRuntime::sample_again, "rows"_a,
+           "Tokens of rows of the last step, with other masks. rows: (index among the kept logits, slot, position, "
+           "mask).")
+      .def("num_kept_logits", &PyRuntime::num_kept_logits,
+           "Output rows of the last step whose logits are kept: its last.")
       .def("logits", &PyRuntime::logits, "float32 [output rows][vocab] of the last step")
       .def("read_block", &PyRuntime::read_block, "group"_a, "index"_a, "The bytes of a block, between steps.")
       .def("write_block", &PyRuntime::write_block, "group"_a, "index"_a, "data"_a,

@@ -102,6 +102,9 @@ class Model {
   // rows than min(max_rows, max_seqs)).
   std::span<const float> logits(int32_t out_row) const;
   int32_t last_outs() const { return last_outs_; }
+  // Samples such a row again; top: what is reported beside the token. std::invalid_argument names what is out of range,
+  // or a slot that has counted the token of the first time.
+  SampledRow sample_again(const MaskedRow& row, TopLogprobs& top);
 
   // The bytes of a block of the cache, between steps. std::invalid_argument where there is none.
   std::span<uint8_t> kv_block(int32_t group, int32_t index);

@@ -258,6 +258,25 @@ void Model::sample(const StepInput& step, OutPiece piece, StepOutput& out) {
   }
 }
 
+SampledRow Model::sample_again(const MaskedRow& row, TopLogprobs& top) {
+  if (row.out_row < 0 || row.out_row >= last_outs_) throw std::invalid_argument("the logits of the row are not kept");
+  if (row.slot < 0 || row.slot >= limits_.max_seqs) throw std::invalid_argument("there is no such slot");
+  if (row.mask.size() != (static_cast<size_t>(limits_.vocab) + 7) / 8) {
+    throw std::invalid_argument("a mask has the wrong size");
+  }
+  const SamplingSlot& slot = slots_[static_cast<size_t>(row.slot)];
+  if (slot.params.has_penalties() || !slot.params.bad_words.empty()) {
+    throw std::invalid_argument("the slot counts what was sampled");
+  }
+  const FlushDenormals mode;
+  top.ids.resize(slot.reported());
+  top.values.resize(slot.reported());
+  const int32_t buffer = plan_.ops.back().out;
+  const std::span<float> logits(workspace_.f32(buffer) + row.out_row * workspace_.stride(buffer),
+                                static_cast<size_t>(limits_.vocab));
+  return sample_row(kernels_, slot, row.position, logits, row.mask.data(), threads_[0].sampling, top);
+}
+
 void Model::sample_output(const StepInput& step, size_t o, std::span<float> logits, int thread, StepOutput& out) {
   const auto row = static_cast<size_t>(step.out_rows[o]);
   if (out.faults[row] != 0) return;

@@ -44,6 +44,19 @@ StepOutput Runtime::collect(int64_t step_id) {
   return std::move(output_);
 }
 
+StepOutput Runtime::sample_again(std::span<const MaskedRow> rows) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::idle) throw std::logic_error("a step is in flight: its rows are sampled by itself");
+  StepOutput out;
+  out.step_id = input_.step_id;
+  for (const MaskedRow& row : rows) {
+    const SampledRow sampled = model_.sample_again(row, out.top_logprobs.emplace_back());
+    out.tokens.push_back(sampled.token);
+    out.logprobs.push_back(sampled.logprob);
+  }
+  return out;
+}
+
 std::vector<float> Runtime::logits() const {
   std::vector<float> values;
   for (int32_t o = 0; o < model_.last_outs(); ++o) {

@@ -50,6 +50,12 @@ struct SampledRow {
   float logprob = std::numeric_limits<float>::quiet_NaN();  // NaN where not asked for
 };
 
+// An output row of the last step, counted from the first whose logits are kept, to be sampled again with a mask.
+struct MaskedRow {
+  int32_t out_row, slot, position;
+  std::span<const uint8_t> mask;  // (vocab + 7) / 8 bytes
+};
+
 // Samples the token that follows the row at `position`. logits: [vocab], changed and restored. top: sized for
 // slot.reported(), and scratch.raw for slot.replaced(), so that nothing is allocated here.
 // The order of operations is that of legato.sampling.reference.sample_row.

@@ -6,7 +6,9 @@ import pytest
 
 from legato import LLM, SamplingParams, StructuredOutputsParams
 from legato.core.config import GrammarConfig, ModelConfig
+from legato.core.types import StepPlan
 from legato.engine.start import engine_file
+from legato.executor.native import NativeExecutor
 from legato.sampling.compiler import GrammarCompiler, Vocabulary
 from legato.sampling.matcher import TokenMatcher
 from legato.tokenizer.tokenizer import Tokenizer
@@ -115,7 +117,7 @@ def test_c03_guided_answers_are_the_same_alone_in_a_crowd_and_preempted() -> Non
 
 
 def test_c03_masks_that_wait_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C03: a token that fits without a mask is the one with it, and one that does not is sampled again."""
+    """C03: a token that fits without a mask is the one with it, and one that does not is sampled again at once."""
     text = {"type": "string", "minLength": 3, "maxLength": 12}
     record = {"type": "object", "properties": {"name": text, "role": text, "town": text}, "additionalProperties": False}
     grammar = StructuredOutputsParams(json={"type": "array", "items": record, "minItems": 9}).to_grammar()
@@ -123,6 +125,8 @@ def test_c03_masks_that_wait_change_no_answer(monkeypatch: pytest.MonkeyPatch) -
     things = ("people", "dogs", "kings", "cities", "songs", "ships", "plays", "trees")
     talks = [[{"role": "user", "content": f"Tell me of {thing} with long names, in JSON."}] for thing in things]
     waited: list[bool] = []
+    outputs: list[int] = []
+    launch = NativeExecutor.launch
     judge = TokenMatcher.fits
 
     def counted(matcher: TokenMatcher, token: int) -> bool:
@@ -131,11 +135,18 @@ def test_c03_masks_that_wait_change_no_answer(monkeypatch: pytest.MonkeyPatch) -
         waited.append(judge(matcher, token))
         return waited[-1]
 
+    def launched(executor: NativeExecutor, plan: StepPlan) -> None:
+        outputs.append(len(plan.out_rows))
+        launch(executor, plan)
+
     monkeypatch.setattr(TokenMatcher, "fits", counted)
+    monkeypatch.setattr(NativeExecutor, "launch", launched)
     with LLM(max_num_seqs=16) as llm:
+        outputs.clear()
         waiting = [output.outputs[0] for output in llm.chat(talks, params, use_tqdm=False)]
         assert waited.count(True) > 20
         assert waited.count(False) > 2
+        assert sum(outputs) == len(talks) * 60, "no row is computed for a token that nobody sees"
         monkeypatch.setattr("legato.scheduler.ledger.may_retry", lambda params: False)
         waited.clear()
         with_masks = [output.outputs[0] for output in llm.chat(talks, params, use_tqdm=False)]

@@ -72,6 +72,11 @@ SAMPLING = [
 ]
 
 
+def sampled_again_alike(changes: dict[str, Any]) -> bool:
+    """Whether a slot with these parameters counts nothing of what was sampled."""
+    return not any(name.endswith("penalty") or name == "bad_words" for name in changes)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("changes", SAMPLING, ids=str)
 def test_tokens_are_those_of_the_reference_sampler(tiny: NativeExecutor, changes: dict[str, Any], masked: bool) -> None:
@@ -91,6 +96,41 @@ def test_tokens_are_those_of_the_reference_sampler(tiny: NativeExecutor, changes
         values = [value for _, value in expected.top_logprobs]
         np.testing.assert_allclose([value for _, value in result.top_logprobs[0]], values, atol=1e-5)
         output.append(token)
+
+
+@pytest.mark.parametrize("changes", [each for each in SAMPLING if sampled_again_alike(each)], ids=str)
+def test_c03_a_row_that_is_sampled_again_with_a_mask_is_the_one_sampled_with_it(
+    tiny: NativeExecutor, changes: dict[str, Any]
+) -> None:
+    """C03: bit for bit; the other row of the step stays as it is."""
+    mask = np.packbits(np.arange(80) % 5 != 0, bitorder="little").tobytes()
+    plan = step(tiny.info(), TOKENS[:20], 0, outputs=[18, 19], reset=replace(GREEDY, **changes))
+    with_mask = run(tiny, replace(plan, out_masks=array("i", [-1, 0]), masks=(mask,)))
+    without = run(tiny, plan)
+    again = tiny.sample_again(plan, without, {1: mask})
+    assert (again.tokens, again.top_logprobs) == (with_mask.tokens, with_mask.top_logprobs)
+    np.testing.assert_array_equal(again.logprobs, with_mask.logprobs)
+    assert tiny.sample_again(plan, again, {1: bytes(10)}).tokens[1] == -1
+
+
+def test_rows_that_cannot_be_sampled_again(tmp_path: Path) -> None:
+    executor = open_native(tiny_engine(tmp_path / "tiny.legato"), max_seqs=3)
+    forbids_all = bytes(10)
+    plan = step(executor.info(), TOKENS[:8], 0, reset=GREEDY)
+    result = run(executor, plan)
+    again = executor.sample_again(plan, result, dict.fromkeys(range(8), forbids_all))
+    assert again.tokens[:6] == result.tokens[:6], "of 3, 3 and 2 rows, only the logits of the last are there"
+    assert list(again.tokens[6:]) == [-1, -1]
+    with pytest.raises(ValueError, match="wrong size"):
+        executor.sample_again(plan, result, {7: bytes(9)})
+    executor.launch(plan)
+    with pytest.raises(RuntimeError, match="in flight"):
+        executor.sample_again(plan, result, {7: forbids_all})
+    executor.collect(plan.step_id)
+    for counts in ({"presence_penalty": 0.5}, {"bad_words": ((5,),)}):
+        plan = step(executor.info(), [1], 0, reset=replace(GREEDY, **counts))
+        with pytest.raises(ValueError, match="counts what was sampled"):
+            executor.sample_again(plan, run(executor, plan), {0: forbids_all})
 
 
 def test_bad_words_end_nowhere_in_the_output(tiny: NativeExecutor) -> None:

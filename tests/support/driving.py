@@ -80,7 +80,10 @@ def step(scheduler: Scheduler, executor: Executor, outcomes: Outcomes, in_flight
         in_flight.append(plan)
     if in_flight:
         plan = in_flight.popleft()
-        record(outcomes, scheduler.commit(plan, executor.collect(plan.step_id)))
+        result = executor.collect(plan.step_id)
+        if masks := scheduler.refused(plan, result):
+            result = executor.sample_again(plan, result, masks)
+        record(outcomes, scheduler.commit(plan, result))
         progress = True
     assert progress, "there is work, but nothing was planned and nothing is in flight"
 

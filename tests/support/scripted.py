@@ -113,6 +113,7 @@ class ScriptedExecutor:
 
     emit: the script. faulty(history) -> bool: flags the row whose token is the last of `history`.
     host_slots: of the host tier. lose(copy) -> bool: this copy fails. host: label and content of its slots.
+    keeps_logits: rows can be sampled again.
     gate: `collect` waits until it is set. failing_steps: `collect` raises for these step ids.
     repeats: a sequence may compute its last row again, as one does that has ended before the others of a padded batch.
     plans: every plan that was launched, for tests that look at them.
@@ -136,6 +137,7 @@ class ScriptedExecutor:
         host_slots: int = 0,
         lose: Callable[[BlockCopy], bool] | None = None,
         repeats: bool = False,
+        keeps_logits: bool = True,
     ) -> None:
         self._info = ExecutorInfo(
             name="scripted",
@@ -155,6 +157,7 @@ class ScriptedExecutor:
         self.faulty = faulty
         self.lose = lose
         self._repeats = repeats
+        self.keeps_logits = keeps_logits
         self.host: dict[tuple[int, int], tuple[bytes, list[_Kv]]] = {}
         self.gate = threading.Event()
         self.gate.set()
@@ -199,6 +202,18 @@ class ScriptedExecutor:
         if step_id in self.failing_steps:
             raise RuntimeError(f"step {step_id} failed as told")
         return result
+
+    def sample_again(self, plan: StepPlan, result: StepResult, masks: Mapping[int, bytes]) -> StepResult:
+        assert masks, "asked for nothing"
+        assert plan is self.plans[-1], "logits are those of the last step"
+        if not self.keeps_logits:
+            return result
+        tokens = result.tokens[:]
+        for output, mask in masks.items():
+            slot = self._slots[plan.out_params[output]]
+            assert not slot.has_penalties, "the slot has seen the first token"
+            tokens[output] = allowed_from(mask, tokens[output], self._info.vocab_size)
+        return replace(result, tokens=tokens)
 
     def load_adapter(self, slot: int, path: str) -> None:
         raise NotImplementedError

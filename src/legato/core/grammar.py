@@ -35,7 +35,7 @@ class Matcher(Protocol):
     """Where one sequence is in its grammar. The scheduler reads `mask` and tells it each token; masks are bytes to it.
 
     mask: tokens that may come next, a little-endian bit per token id; end tokens are among them where the answer may
-    end. None: it takes long to find, and most tokens fit. One that does not is to be sampled again, with the mask that
+    end. None: it takes time to find, and most tokens fit. One that does not is to be sampled again, with the mask that
     `fits` has found then. complete: the answer is whole and nothing can follow. failure: why there is no next token,
     None while there is. `accept` is for tokens that fit, but for end tokens.
     """

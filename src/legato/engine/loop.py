@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from legato.core.config import SchedulerConfig
 from legato.core.errors import LegatoError, QueueFullError, RequestError
-from legato.core.types import Executor, FinishReason, Request, SamplingParams, TokenEvent
+from legato.core.types import Executor, FinishReason, Request, SamplingParams, StepPlan, StepResult, TokenEvent
 from legato.engine.metrics import Metrics
 from legato.engine.outputs import Output
 from legato.engine.render import Renderer
@@ -151,9 +151,13 @@ class EngineLoop:
         if plan is not None:
             result = timed("collect", self._executor.collect, plan.step_id)
             self.metrics.computed(result.times_ms)
-            self._events += self._searches.through(timed("commit", self._scheduler.commit, plan, result))
+            self._events += self._searches.through(timed("commit", self._commit, plan, result))
         elif self._scheduler.has_work and not self._events and not self._inbox:
             raise RuntimeError("requests wait but nothing can be scheduled")
+
+    def _commit(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
+        masks = self._scheduler.refused(plan, result)
+        return self._scheduler.commit(plan, self._executor.sample_again(plan, result, masks) if masks else result)
 
     def _take_inbox(self) -> None:
         with self._wake:

@@ -16,6 +16,7 @@ from legato.build.plan import Plan
 from legato.core.config import CacheConfig, SchedulerConfig
 from legato.core.errors import CheckpointError, ConfigError
 from legato.core.types import ExecutorInfo, StepPlan, StepResult
+from legato.executor.again import with_rows
 from legato.executor.disk_tier import DiskTier
 from legato.executor.memory import MemoryBudget, budget, default_threads
 
@@ -122,6 +123,16 @@ class NativeExecutor:
             lost_copies=self._lost_copies,
             times_ms=dict(zip(_PHASES, out["times_ms"], strict=True)),
         )
+
+    def sample_again(self, plan: StepPlan, result: StepResult, masks: Mapping[int, bytes]) -> StepResult:
+        """ValueError for a row that has counted its first token: one with penalties or bad words."""
+        runtime = self._open_runtime()
+        first = len(plan.out_rows) - runtime.num_kept_logits()
+        kept = [output for output in masks if output >= first]
+        out = runtime.sample_again(
+            [(o - first, plan.out_params[o], plan.positions[plan.out_rows[o]], masks[o]) for o in kept]
+        )
+        return with_rows(result, kept, array("i", out["tokens"]), array("f", out["logprobs"]), out["top_logprobs"])
 
     @property
     def logits(self) -> npt.NDArray[np.float32]:

@@ -5,7 +5,7 @@ so that what it computes is what the other executors are measured against.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -17,6 +17,7 @@ from legato.build import plan as ops
 from legato.build.plan import Op, Plan
 from legato.core.errors import ConfigError
 from legato.core.types import NO_BLOCK, BlockCopy, ExecutorInfo, OutputPurpose, SlotReset, StepPlan, StepResult
+from legato.executor.again import with_rows
 from legato.executor.disk_tier import DiskTier
 from legato.executor.reference_weights import ACTS, Weights
 from legato.sampling.reference import sample_row, top_logprobs
@@ -110,6 +111,17 @@ class ReferenceExecutor:
             raise ValueError(f"step {step_id} was not launched")
         return result
 
+    def sample_again(self, plan: StepPlan, result: StepResult, masks: Mapping[int, bytes]) -> StepResult:
+        tokens, logprobs = array("i"), array("f")
+        tops = []
+        for i, mask in masks.items():
+            self._slots[plan.out_params[i]].output.pop()
+            token, logprob, top = self._sample(plan, i, mask)
+            tokens.append(token)
+            logprobs.append(logprob)
+            tops.append(top)
+        return with_rows(result, list(masks), tokens, logprobs, tops)
+
     def load_adapter(self, slot: int, path: str) -> None:
         raise ConfigError("adapters are not supported by the reference executor")
 
@@ -193,8 +205,13 @@ class ReferenceExecutor:
         slot = self._slots[plan.out_params[i]]
         if plan.out_purposes[i] == OutputPurpose.PROMPT_LOGPROBS:
             return -1, *top_logprobs(self.logits[i], plan.out_targets[i], max(0, slot.params.num_prompt_logprobs))
-        mask = plan.masks[plan.out_masks[i]] if plan.out_masks and plan.out_masks[i] >= 0 else None
-        sampled = sample_row(self.logits[i], slot.params, slot.output, plan.positions[row], mask)
+        return self._sample(
+            plan, i, plan.masks[plan.out_masks[i]] if plan.out_masks and plan.out_masks[i] >= 0 else None
+        )
+
+    def _sample(self, plan: StepPlan, i: int, mask: bytes | None) -> tuple[int, float, Any]:
+        slot, position = self._slots[plan.out_params[i]], plan.positions[plan.out_rows[i]]
+        sampled = sample_row(self.logits[i], slot.params, slot.output, position, mask)
         if sampled.token >= 0:
             slot.output.append(sampled.token)
         return sampled.token, sampled.logprob, sampled.top_logprobs

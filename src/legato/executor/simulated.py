@@ -6,6 +6,7 @@ are. A step after which the scheduler only repeats decodes can be launched with 
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import accumulate
 
 from legato.core.config import CacheConfig, SchedulerConfig
@@ -75,6 +76,10 @@ class SimulatedExecutor:
         tokens = array("i", (self._tokens[plan.positions[row] + 1] for row in plan.out_rows))
         no_logprob = array("f", [float("nan")]) * len(tokens)
         return StepResult(step_id, tokens, no_logprob, (), array("b", bytes(plan.num_rows)))
+
+    def sample_again(self, plan: StepPlan, result: StepResult, masks: Mapping[int, bytes]) -> StepResult:
+        """There are no logits."""
+        return result
 
     def collect_steady(self, step_id: int) -> "list[array[int]]":
         """The tokens of all steps, for each sequence."""

@@ -52,7 +52,8 @@ class _Matcher:
         return self._inner.failure
 
     def fits(self, token: int) -> bool:
-        return not self._gate.answering or self._inner.fits(token)
+        mask = self.mask
+        return self._inner.fits(token) if mask is None else bool(mask[token // 8] >> token % 8 & 1)
 
     def accept(self, token: int) -> None:
         if self._gate.push(token):

@@ -12,7 +12,7 @@ from legato.core.config import GrammarConfig
 from legato.core.errors import RequestError
 from legato.core.grammar import Grammar
 from legato.sampling.closing import Closing
-from legato.sampling.matcher import MaskedGrammar, Probes
+from legato.sampling.matcher import MaskedGrammar
 from legato.sampling.trial import Trial
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ _WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,16})"}
 # Tokens that llguidance takes or leaves together: white space, and text of a JSON string up to that many characters.
 # With its own (10, 30 and any number), a string of bounded length leaves it with most of the vocabulary.
 _TEXT = r'[^"\\\x00-\x1F\x7F]'
-_LONGEST = 14
-_SLICES = [r"[\x20\x0A\x0D\x09]+", *(_TEXT + f"{{1,{most}}}" for most in (8, 10, _LONGEST, 30)), _TEXT + "+"]
+_SLICES = [r"[\x20\x0A\x0D\x09]+", *(_TEXT + f"{{1,{most}}}" for most in (8, 10, 14, 30)), _TEXT + "+"]
 # What the lexer may cost for one token (some milliseconds), and a matcher in memory (about 1 KiB a lexer state).
 _PARSER_LIMITS: dict[str, Any] = {"step_lexer_fuel": 100_000, "max_lexer_states": 20_000, "verbose_errors": False}
 _PATIENCE_S = 30.0  # by the clock, beyond the CPU time that a grammar may take: others may want the CPUs, too
@@ -55,7 +54,6 @@ class GrammarCompiler:
         self._limits = {**_PARSER_LIMITS, "step_max_items": config.max_grammar_items}
         self._trial = Trial(self._trial_setup, config.grammar_timeout + _PATIENCE_S)
         self._tokenizer: LLTokenizer | None = None
-        self._probes = Probes()
         self._closing: Closing | None = None
         self._lock = threading.Lock()
 
@@ -73,7 +71,7 @@ class GrammarCompiler:
         matcher = LLMatcher(tokenizer, answer["grammar"], log_level=0, limits=limits)
         try:
             closing = self._closing if _is_json(grammar) else None
-            return MaskedGrammar(matcher, self._vocabulary.size, self._probes, closing)
+            return MaskedGrammar(matcher, self._vocabulary.size, closing)
         except ValueError as error:
             raise _refusal(grammar, _reason(str(error))) from None
 
@@ -115,7 +113,6 @@ class GrammarCompiler:
         with self._lock:
             if self._tokenizer is None:
                 tokens = _Tokens(self._vocabulary)
-                self._probes = tokens.probes()
                 if self._config.grammar_closing_tokens:
                     self._closing = Closing(tokens.tokens[:-1], self._config.grammar_closing_tokens)
                 self._tokenizer = _tokenizer(tokens)
@@ -134,11 +131,6 @@ class _Tokens:
         self.special_token_ids = [*(id for id in vocabulary.special_ids if id < vocabulary.size), vocabulary.size]
         self.greedy: Callable[[str], list[int]] | None = None
         self._encode = vocabulary.encode
-
-    def probes(self) -> Probes:
-        letters = [self.tokens.index(letter) for letter in (b"e", b"s") if letter in self.tokens]
-        long = (id for id, token in enumerate(self.tokens) if len(token) > _LONGEST and token.isalpha())
-        return Probes(tuple(letters), next(long, None))
 
     def __call__(self, text: str) -> list[int]:
         """Called where only one text can follow: the tokens that the model has learned to write it in.

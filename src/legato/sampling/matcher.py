@@ -4,7 +4,6 @@ from __future__ import annotations  # llguidance is loaded at first use
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from legato.sampling.closing import Closing
@@ -12,20 +11,7 @@ from legato.sampling.closing import Closing
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-__all__ = ["MaskedGrammar", "Probes", "TokenMatcher"]
-
-_WARY = 20  # tokens with masks after one that did not fit: a wrong guess costs a row, a twentieth of them at most
-
-
-@dataclass(frozen=True, slots=True)
-class Probes:
-    """Tokens that tell where llguidance has to look at each token of a vocabulary to find a mask.
-
-    Where any of `letters` may follow, but not `long`: in a text of bounded length, or one that matches an expression.
-    """
-
-    letters: tuple[int, ...] = ()  # empty: nothing is told
-    long: int | None = None  # so long that masks are found fast where it fits
+__all__ = ["MaskedGrammar", "TokenMatcher"]
 
 
 class MaskedGrammar:
@@ -35,12 +21,9 @@ class MaskedGrammar:
     request are. `nothing_else` is the mask in which it is alone.
     """
 
-    def __init__(
-        self, template: LLMatcher, vocab_size: int, probes: Probes = Probes(), closing: Closing | None = None
-    ) -> None:
+    def __init__(self, template: LLMatcher, vocab_size: int, closing: Closing | None = None) -> None:
         """`template` has accepted nothing. ValueError: no token can begin an answer."""
         self.vocab_size = vocab_size
-        self.probes = probes
         self.closing = closing
         self._mask_type = ctypes.c_uint32 * ((vocab_size + 1 + 31) // 32)
         self.nothing_else = (1 << vocab_size).to_bytes(ctypes.sizeof(self._mask_type), "little")
@@ -67,12 +50,12 @@ class MaskedGrammar:
 class TokenMatcher:
     """`legato.core.grammar.Matcher` over llguidance. One thread at a time.
 
-    Where a mask takes long to find, a model mostly goes on with a token that fits: with `may_retry`, `mask` is None
-    there until one does not.
+    A model mostly goes on with a token that fits: with `may_retry`, masks are found when one does not. `mask` is None
+    until then.
     """
 
-    __slots__ = ("_closing_in", "_ends", "_grammar", "_matcher", "_may_retry", "_wary", "complete",
-                 "failure", "mask")  # fmt: skip
+    __slots__ = ("_closing_in", "_ends", "_grammar", "_matcher", "_may_retry", "complete", "failure",
+                 "mask")  # fmt: skip
 
     def __init__(
         self, grammar: MaskedGrammar, matcher: LLMatcher, ends: frozenset[int], max_tokens: int | None, may_retry: bool
@@ -83,7 +66,6 @@ class TokenMatcher:
         closing = grammar.closing
         self._closing_in = sys.maxsize if closing is None or max_tokens is None else closing.begins_at(max_tokens)
         self._may_retry = may_retry
-        self._wary = 0
         self.complete = False
         self.failure: str | None = None
         self.mask: bytes | None = self._with_ends(grammar.first)
@@ -91,33 +73,29 @@ class TokenMatcher:
     def accept(self, token: int) -> None:
         """The sequence goes on with `token`, which fits and is no end token."""
         self._closing_in -= 1
-        self._wary -= 1
         if self._matcher.consume_token(token) and self._may_wait():
             self.mask = None
         else:
             self._find_mask()
 
     def fits(self, token: int) -> bool:
-        """Whether a token that was sampled with `mask` may come next. If not, `mask` is there now."""
-        if self.mask is not None or self._matcher.validate_tokens([token]) == 1:
+        """Whether a token may come next. If not, `mask` is there now."""
+        if self.mask is not None:
+            return bool(self.mask[token // 8] >> token % 8 & 1)
+        if self._matcher.validate_tokens([token]) == 1:
             return True
-        self._wary = _WARY
-        self._find_mask()
+        if self.failure is None:
+            self._find_mask()
         return False
 
     def _may_wait(self) -> bool:
-        """Whether the mask can wait until a token does not fit: it takes long, and the answer cannot end here.
+        """Whether the mask can wait until a token does not fit: it does where the answer cannot end here.
 
         Where only one text can follow, a mask allows one way to write it, and `fits` would allow any.
         """
-        matcher, probes = self._matcher, self._grammar.probes
-        if not self._may_retry or self._wary > 0 or self._closing_in <= 0 or not probes.letters:
+        if not self._may_retry or self._closing_in <= 0:
             return False
-        if not all(matcher.validate_tokens([letter]) for letter in probes.letters):
-            return False
-        if probes.long is not None and matcher.validate_tokens([probes.long]):
-            return False
-        return not matcher.is_accepting() and not matcher.compute_ff_bytes()
+        return not self._matcher.is_accepting() and not self._matcher.compute_ff_bytes()
 
     def _find_mask(self) -> None:
         grammar, matcher = self._grammar, self._matcher

@@ -5,11 +5,23 @@ from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry
 from legato.scheduler.state import Event, Sequence, State
 
-__all__ = ["commit_result", "commit_token", "end_without_token"]
+__all__ = ["commit_result", "commit_token", "end_without_token", "refused_rows"]
 
 FAULT = "the computation gave NaN or infinite values"
 NO_TOKEN = "no token could be sampled"
 NO_TOKEN_FITS = f"{NO_TOKEN}: the grammar allows none of those that the request's other fields leave"
+
+
+def refused_rows(entries: list[Entry], result: StepResult) -> dict[int, bytes]:
+    """Masks of the output rows whose token was sampled without one, and does not fit."""
+    masks = {}
+    for sequence, run, _, _, _, output, _ in entries:
+        matcher = sequence.matcher
+        if matcher is None or output < 0 or result.tokens[output] < 0 or sequence.run != run:
+            continue
+        if sequence.state is State.RUNNING and not matcher.fits(result.tokens[output]) and matcher.mask is not None:
+            masks[output] = matcher.mask
+    return masks
 
 
 def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> list[TokenEvent]:
@@ -17,7 +29,7 @@ def commit_result(ledger: Ledger, entries: list[Entry], result: StepResult) -> l
 
     Results for sequences that have ended or were preempted since the step was planned are dropped: they are neither
     shown nor billed, and a resumed sequence samples the same token again. Blocks that are full now are kept for others,
-    but not those of a step in which a row of the sequence was faulty. A token that its grammar does not allow is
+    but not those of a step in which a row of the sequence was faulty. A token that its grammar still does not allow is
     dropped, too: the next step computes its row again, and samples it with a mask.
     """
     events = []

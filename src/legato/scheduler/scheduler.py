@@ -11,7 +11,7 @@ from legato.core.config import SchedulerConfig
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.types import HOST_TIER, ExecutorInfo, Request, StepPlan, StepResult, TokenEvent
 from legato.scheduler.admit import admit
-from legato.scheduler.commit import commit_result, end_without_token
+from legato.scheduler.commit import commit_result, end_without_token, refused_rows
 from legato.scheduler.leap import commit_steady, steady_steps
 from legato.scheduler.ledger import Ledger
 from legato.scheduler.plan import Entry, choose_rows, write_plan
@@ -154,6 +154,13 @@ class Scheduler:
             padding=sum(share.num_rows for share in shares if share.pads) if self._ledger.policy.pads else 0,
         )
         return plan
+
+    def refused(self, plan: StepPlan, result: StepResult) -> dict[int, bytes]:
+        """Output rows of a step, still in flight, whose token their grammar does not allow, and the masks they need.
+
+        What was sampled with those masks may be committed in its place; else the rows are computed again.
+        """
+        return refused_rows(self._in_flight[plan.step_id].entries, result)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
         """Take in the result of a planned step. Steps are committed once each, in the order they were planned.

@@ -134,6 +134,18 @@ def test_masks_and_logprobs() -> None:
     assert result.logprobs[1] == pytest.approx(scores[17] - np.log(np.exp(scores).sum()), abs=1e-5)
 
 
+def test_a_row_is_sampled_again_with_a_mask() -> None:
+    executor = tiny()
+    plan = step(executor.info(), TOKENS[:4], 0, outputs=[2, 3], reset=params(num_logprobs=2))
+    mask = (1 << 17 | 1 << 18).to_bytes(10, "little")
+    expected = run(executor, replace(plan, out_masks=array("i", [-1, 0]), masks=(mask,)))
+    again = executor.sample_again(plan, run(executor, plan), {1: mask})
+    assert again.tokens == expected.tokens
+    assert again.logprobs == expected.logprobs
+    assert again.top_logprobs == expected.top_logprobs
+    assert executor._slots[0].output == list(expected.tokens)
+
+
 def test_a_fault_stays_in_its_row() -> None:
     source = tiny_source(tiny_config("llama", tie_word_embeddings=False))
     source.arrays["model.embed_tokens.weight"][7] = np.nan

@@ -137,24 +137,32 @@ def after(name: str, text: str, **options: Any) -> TokenMatcher:
     return matcher
 
 
-def test_masks_wait_in_texts_of_bounded_length_only() -> None:
+def test_masks_wait_where_an_answer_goes_on_in_several_ways() -> None:
     assert after("bounded", '"', may_retry=True).mask is None
-    assert after("bounded", '"the', may_retry=True).mask is None
     assert after("bounded", '"the').mask is not None, "nobody would try again"
-    assert after("open", '"the', may_retry=True).mask is not None, "fast to find"
-    assert after("long", '{"name":"', may_retry=True).mask is not None
-    assert after("long", '{"name":"123456789', may_retry=True).mask is None
-    assert after("either", "12", may_retry=True).mask is not None
-    assert after("choice", "the s", may_retry=True).mask is not None
-    closing = after("bounded", '"the', may_retry=True, max_tokens=4)
+    assert after("open", '"the', may_retry=True).mask is None
+    assert after("long", '{"name":"', may_retry=True).mask is None
+    assert after("choice", "the s", may_retry=True).mask is not None, "one text follows, and it is written in one way"
+    assert after("either", "12", may_retry=True).mask is not None, "it may end here"
+    closing = after("bounded", '"thee', may_retry=True, max_tokens=6)
     assert closing.mask is not None, "it is to be closed"
     assert bits(closing.mask) <= {token for token in range(SIZE) if TOKENS[token].startswith(b'"')}
 
 
-def test_after_a_token_that_does_not_fit_masks_are_found_for_a_while() -> None:
+def test_a_mask_is_there_when_a_token_does_not_fit_and_waits_again_afterwards() -> None:
     matcher = after("bounded", '"', may_retry=True)
     assert not matcher.fits(END)
     assert matcher.mask is not None
-    for token in encode("the see"):
-        matcher.accept(token)
-        assert matcher.mask is not None
+    assert matcher.fits(encode("t")[0]), "sampled with that mask"
+    matcher.accept(encode("t")[0])
+    assert matcher.mask is None
+
+
+def test_a_matcher_that_has_failed_says_so_again() -> None:
+    matcher = after("bounded", '"', may_retry=True)
+    matcher.accept(END)  # no token of a text, which nobody should do
+    failure = matcher.failure
+    assert failure is not None
+    matcher.mask = None
+    assert not matcher.fits(encode("t")[0])
+    assert (matcher.failure, matcher.mask) == (failure, None)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from legato.core.errors import RequestError
 from legato.core.grammar import Grammar
 from legato.core.types import CacheGroup, FinishReason, Request, SlotReset
+from legato.scheduler.commit import end_without_token
+from legato.scheduler.state import Event
 from support.driving import drive, make_request, scheduler_for
 from support.oracles import assert_roomy_is_starved
 from support.scripted import AnswerAll, ScriptedExecutor
@@ -64,9 +66,10 @@ class StepMatcher:
         return mask_of(*(token for token in now if token != END), *(self._ends if END in now else ()))
 
     def fits(self, token: int) -> bool:
-        if self.mask is not None or self._mask[token // 8] >> token % 8 & 1:
+        if self._mask[token // 8] >> token % 8 & 1:
             return True
-        self.refused.append(token)
+        if self.mask is None:
+            self.refused.append(token)
         self._waits -= {len(self.accepted)}
         if len(self.accepted) + 1 == self._grammar.breaks_at:
             self.failure = "it broke"
@@ -236,9 +239,22 @@ def test_a_result_from_before_a_preemption_does_not_reach_the_matcher() -> None:
 
 
 def test_a_token_that_does_not_fit_is_sampled_again_with_the_mask() -> None:
-    """The row is computed once more, in the next step; nobody sees the first token, and nothing else waits."""
+    """From the logits that are there; nobody sees the first token, and the sequence loses no step."""
     grammar = Steps(((10,), (11, 12), (13,), (14, 15)), waits=frozenset({1, 2, 3}))
     fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((10, 12, 40, 14), then=50))
+    bound = with_grammar(make_request("bound", [1, 2], max_tokens=9, temperature=0.0), grammar)
+    outcomes = drive(scheduler_for(fake), fake, [bound, make_request("free", [3], max_tokens=4, seed=1)])
+    assert outcomes["bound", 0].tokens == [10, 12, 13, 14]
+    assert outcomes["bound", 0].finish is FinishReason.STOP
+    assert grammar.matchers[0].refused == [40]
+    assert [plan.masks for plan in fake.plans] == [(mask_of(10),), (), (), ()]
+    assert [list(plan.positions) for plan in fake.plans[1:]] == [[2, 1], [3, 2], [4, 3]]
+
+
+def test_where_logits_are_not_kept_the_row_of_a_token_that_does_not_fit_is_computed_again() -> None:
+    """In the next step; nobody sees the first token, and nothing else waits."""
+    grammar = Steps(((10,), (11, 12), (13,), (14, 15)), waits=frozenset({1, 2, 3}))
+    fake = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((10, 12, 40, 14), then=50), keeps_logits=False)
     bound = with_grammar(make_request("bound", [1, 2], max_tokens=9, temperature=0.0), grammar)
     free = make_request("free", [3], max_tokens=6, seed=1)
     outcomes = drive(scheduler_for(fake), fake, [bound, free])
@@ -250,14 +266,46 @@ def test_a_token_that_does_not_fit_is_sampled_again_with_the_mask() -> None:
     assert [list(plan.positions) for plan in fake.plans[2:4]] == [[3, 2], [3, 3]]
 
 
+@pytest.mark.parametrize("keeps_logits", [False, True])
 @pytest.mark.parametrize(("answer", "then"), [((10, END), FinishReason.STOP), ((10, 50), FinishReason.LENGTH)])
-def test_an_end_token_that_does_not_fit_is_no_end(answer: tuple[int, ...], then: FinishReason) -> None:
+def test_an_end_token_that_does_not_fit_is_no_end(
+    answer: tuple[int, ...], then: FinishReason, keeps_logits: bool
+) -> None:
     """Also where max_tokens would end the answer with the token."""
     grammar = Steps(((10,), (11,), (12,)), waits=frozenset({1}))
     request = make_request("r", [1], max_tokens=9 if END in answer else 2, temperature=0.0, ends={END})
-    outcomes, _ = run(with_grammar(request, grammar), answer)
+    outcomes, _ = run(with_grammar(request, grammar), answer, keeps_logits=keeps_logits)
     assert outcomes["r", 0].tokens == [10, 11, 12][: 3 if END in answer else 2]
     assert (outcomes["r", 0].finish, outcomes["r", 0].stop_token) == (then, None)
+
+
+def test_where_the_mask_leaves_nothing_to_sample_again_the_error_says_so() -> None:
+    grammar = Steps(((10,), (), (12,)), waits=frozenset({1}))
+    outcomes, _ = run(with_grammar(make_request("r", [1], max_tokens=5, temperature=0.0), grammar), (10, 11))
+    assert outcomes["r", 0].finish is FinishReason.ERROR
+    assert "grammar allows none" in (outcomes["r", 0].error or "")
+
+
+@pytest.mark.parametrize("ended", ["aborted", "preempted"])
+def test_a_sequence_that_left_its_place_is_not_sampled_again(ended: str) -> None:
+    grammar = Steps(((10,), (11,), (12,)), waits=frozenset({1}))
+    executor = ScriptedExecutor(vocab_size=VOCAB, emit=AnswerAll((10, 40), then=50))
+    scheduler = scheduler_for(executor)
+    scheduler.add(with_grammar(make_request("r", [1], max_tokens=5, temperature=0.0), grammar))
+    for event in (None, ended):
+        plan = scheduler.plan()
+        assert plan is not None
+        executor.launch(plan)
+        ledger = scheduler._ledger
+        if event == "aborted":
+            end_without_token(ledger, ledger.running[0], Event.ABORT)
+        elif event == "preempted":
+            ledger.evict(ledger.running[0])
+        result = executor.collect(plan.step_id)
+        assert scheduler.refused(plan, result) == {}
+        scheduler.commit(plan, result)
+    assert grammar.matchers[0].accepted == [10]
+    assert grammar.matchers[0].refused == []
 
 
 def test_a_grammar_that_breaks_at_a_token_that_does_not_fit_ends_its_sequence_only() -> None:
@@ -302,9 +350,10 @@ def test_masks_that_wait_change_no_answer(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.lists(sets, min_size=1, max_size=12).map(tuple), min_size=1, max_size=4))
     waits = data.draw(st.frozensets(st.integers(1, 11)))
     num_blocks = data.draw(st.sampled_from((7, 9, 100)))
+    sizes = {"block_size": 4, "vocab_size": VOCAB, "max_position": 28, "keeps_logits": data.draw(st.booleans())}
 
     def answers(waits: frozenset[int]):
-        fake = ScriptedExecutor(num_blocks=num_blocks, block_size=4, vocab_size=VOCAB, max_position=28, emit=emit)
+        fake = ScriptedExecutor(num_blocks=num_blocks, emit=emit, **sizes)  # type: ignore[arg-type]
         requests = [
             with_grammar(
                 make_request(f"r{i}", range(3 + i), max_tokens=10, temperature=0.0, seed=i, ends={END}),

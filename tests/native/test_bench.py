@@ -30,8 +30,9 @@ FLAGS = ("--num-blocks", "64", "--threads", "1", "--max-num-seqs", "4")
 def test_policies_differ_in_steps_and_rows_as_they_should() -> None:
     """Eight requests in places of four. The last token of each is not computed."""
     jobs = [Job((100, 200, 300), count) for count in (2, 3, 12, 2, 2, 3, 2, 2)]
-    runs, info = compare(build(EngineConfig, SMALL), jobs, 1, lambda *said: None)
+    runs, traces, info = compare(build(EngineConfig, SMALL), jobs, 1, lambda *said: None)
     continuous, skips, pads = runs
+    assert all(len(traces[run.policy].ended) == 8 for run in runs)
     assert info.name == "native"
     needed = sum(len(job.prompt) + job.max_tokens - 1 for job in jobs)
     assert continuous.rows == skips.rows == needed
@@ -103,14 +104,18 @@ def test_policies_draw_ids_that_a_small_vocabulary_has(
         return [Job((100, last_id - 1), 3)] * num_requests
 
     monkeypatch.setattr("legato.bench.workloads.agent", short_jobs)
-    folder, file = tiny_folder(tmp_path / "tiny"), tmp_path / "out.json"
-    few = (*FLAGS, "--num-requests", "2", "--rounds", "1", "--cache-dir", str(tmp_path / "cache"), "--json", str(file))
+    folder, file, report = tiny_folder(tmp_path / "tiny"), tmp_path / "out.json", tmp_path / "out.html"
+    few = (*FLAGS, "--num-requests", "2", "--rounds", "1", "--cache-dir", str(tmp_path / "cache"))
+    few += ("--json", str(file), "--html", str(report))
     assert main(["bench", "compare", "policies", str(folder), *few]) == 0
     results = json.loads(file.read_text())["results"]
     assert [run["tokens_out"] for run in results["policies"]] == [6, 6, 6]
     assert [memory["layout"].split(",")[0] for memory in results["kv_memory"]] == ["contiguous", "contiguous", "paged"]
     out = capsys.readouterr().out
     assert all(word in out for word in ("continuous is", "KV waste", "why:", "streams", "paged, blocks of 16"))
+    page = report.read_text()
+    assert page.count("<svg") == 3
+    assert all(word in page for word in ("static, computes padded rows", "Batch occupancy", "paged, blocks of 16"))
 
 
 @pytest.mark.parametrize("isa", usable_levels())

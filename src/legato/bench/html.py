@@ -7,11 +7,13 @@ from typing import Any
 from legato.bench.figures import Figures, token_times
 from legato.bench.load import Run
 from legato.bench.plot import Line, cdf, chart
+from legato.bench.policies import COLUMNS as POLICY_COLUMNS
+from legato.bench.policies import MEMORY_COLUMNS, KvMemory, PolicyRun, memory_cells, policy_cells, why
 from legato.bench.recorder import Trace
 from legato.bench.report import LABELS, LATENCY_COLUMNS, latency_rows
 from legato.bench.throughput import COLUMNS, Throughput, cells
 
-__all__ = ["page", "serve_page", "throughput_page"]
+__all__ = ["page", "policies_page", "serve_page", "throughput_page"]
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -151,12 +153,38 @@ def throughput_page(
     """The report of an offline run; traces: of the last round of each workload."""
     body = [_table(COLUMNS, [cells(result) for result in results])]
     for result in results:
-        trace, end = traces[result.workload], result.seconds[-1]
-        seconds = "seconds from the start"
-        charts = [
-            chart("Output throughput", seconds, "tokens/s", [_rate_line("output tokens", trace.tokens, end)]),
-            chart("Batch occupancy", seconds, "sequences", [Line("running", trace.running, steps=True)]),
-            chart("Requests ended", seconds, "% of requests", [cdf("ended", trace.ended)], y_max=100),
-        ]
-        body.append(f'<h2>{escape(result.workload)}, last round</h2><div class="charts">{"".join(charts)}</div>')
+        names = ("output tokens", "running", "ended")
+        charts = _over_time([(names, traces[result.workload], result.seconds[-1])])
+        body.append(f"<h2>{escape(result.workload)}, last round</h2>{charts}")
     return page("Offline throughput", subtitle, body, header)
+
+
+def policies_page(
+    runs: Sequence[PolicyRun],
+    traces: Mapping[str, Trace],
+    pool: str,
+    memory: Sequence[KvMemory],
+    header: Mapping[str, Any],
+    subtitle: str,
+) -> str:
+    """The report of batching policies; traces: of the last round of each. pool: what `memory` is about."""
+    body = [_table(POLICY_COLUMNS, [policy_cells(run, runs[0]) for run in runs])]
+    body += [f'<p class="note">{escape(reason)}</p>' for reason in why(runs)]
+    charts = _over_time([((run.policy,) * 3, traces[run.policy], run.seconds[-1]) for run in runs])
+    body.append(f"<h2>Over the last round</h2>{charts}<h2>{escape(pool)}</h2>")
+    body.append(_table(MEMORY_COLUMNS, [memory_cells(each) for each in memory]))
+    return page("Continuous against static batching", subtitle, body, header)
+
+
+def _over_time(runs: Sequence[tuple[Sequence[str], Trace, float]]) -> str:
+    """Charts of one or several runs in this process, a line each: (its name in each of the charts), trace, seconds."""
+    seconds = "seconds from the start"
+    rates = [_rate_line(names[0], trace.tokens, end) for names, trace, end in runs]
+    running = [Line(names[1], trace.running, steps=True) for names, trace, _ in runs]
+    ended = [cdf(names[2], trace.ended) for names, trace, _ in runs]
+    charts = [
+        chart("Output throughput", seconds, "tokens/s", rates),
+        chart("Batch occupancy", seconds, "sequences", running),
+        chart("Requests ended", seconds, "% of requests", ended, y_max=100),
+    ]
+    return f'<div class="charts">{"".join(charts)}</div>'

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from legato.bench.profile import native
-from legato.bench.recorder import Recorder
+from legato.bench.recorder import Recorder, Trace
 from legato.bench.throughput import Rates, run_jobs
 from legato.bench.workloads import Job
 from legato.core.config import EngineConfig
@@ -19,8 +19,31 @@ from legato.core.types import ExecutorInfo
 from legato.engine.llm import LLM
 from legato.engine.start import start
 
-__all__ = ["POLICIES", "KvMemory", "PolicyRun", "compare", "kv_memory"]
+__all__ = [
+    "COLUMNS",
+    "MEMORY_COLUMNS",
+    "POLICIES",
+    "KvMemory",
+    "PolicyRun",
+    "compare",
+    "kv_memory",
+    "memory_cells",
+    "policy_cells",
+    "why",
+]
 
+COLUMNS = (
+    "policy",
+    "output tok/s",
+    "continuous is",
+    "steps",
+    "ms/step",
+    "rows",
+    "useless rows",
+    "KV waste",
+    "spread",
+)
+MEMORY_COLUMNS = ("layout", "waste", "streams")
 POLICIES = {
     "continuous": ("fcfs", False),
     "static, skips ended rows": ("static", False),
@@ -58,22 +81,27 @@ class PolicyRun(Rates):
 
 def compare(
     config: EngineConfig, jobs: Sequence[Job], rounds: int, progress: Callable[[str, int, float], None]
-) -> tuple[list[PolicyRun], ExecutorInfo]:
-    """Run the workload under each policy, in turn, `rounds` times, and say on what. Needs the native executor."""
+) -> tuple[list[PolicyRun], dict[str, Trace], ExecutorInfo]:
+    """Run the workload under each policy, in turn, `rounds` times. Needs the native executor.
+
+    Their figures; the trace of each one's last round, by its name; and what they ran on.
+    """
+    traces: dict[str, Trace] = {}
     seconds: dict[str, list[float]] = {name: [] for name in POLICIES}
     counts: dict[str, tuple[int, int, float]] = {}
     for index in range(rounds):
         for name, (policy, padding) in POLICIES.items():
             scheduler = replace(config.scheduler, policy=policy, static_padding=padding)
-            elapsed, counts[name], info = _once(replace(config, scheduler=scheduler), jobs)
+            elapsed, counts[name], traces[name], info = _once(replace(config, scheduler=scheduler), jobs)
             seconds[name].append(elapsed)
             progress(name, index, elapsed)
     tokens_in, tokens_out = sum(len(job.prompt) for job in jobs), sum(job.max_tokens for job in jobs)
-    return [PolicyRun(name, tuple(seconds[name]), tokens_in, tokens_out, *counts[name]) for name in POLICIES], info
+    runs = [PolicyRun(name, tuple(seconds[name]), tokens_in, tokens_out, *counts[name]) for name in POLICIES]
+    return runs, traces, info
 
 
-def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, tuple[int, int, float], ExecutorInfo]:
-    """Seconds; steps, rows and KV waste; and what ran."""
+def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, tuple[int, int, float], Trace, ExecutorInfo]:
+    """Seconds; steps, rows and KV waste; what came when; and what ran."""
     engine = start(config)
     executor = native(engine.executor)
     with LLM.over(engine) as llm:
@@ -81,7 +109,38 @@ def _once(config: EngineConfig, jobs: Sequence[Job]) -> tuple[float, tuple[int, 
         executor.profile(reset=True)
         elapsed, _ = run_jobs(llm, jobs)
         profile = executor.profile()
-    return elapsed, (profile["steps"], profile["rows"], statistics.fmean(trace.kv_waste)), engine.info
+    return elapsed, (profile["steps"], profile["rows"], statistics.fmean(trace.kv_waste)), trace, engine.info
+
+
+def policy_cells(run: PolicyRun, continuous: PolicyRun) -> list[str]:
+    """For people, under COLUMNS."""
+    return [
+        run.policy,
+        f"{run.output_per_s:,.1f}",
+        "" if run is continuous else f"{run.median_s / continuous.median_s:.2f}x as fast",
+        f"{run.steps:,}",
+        f"{run.ms_per_step:.1f}",
+        f"{run.rows:,}",
+        f"{run.useless_rows:.0%}",
+        f"{run.kv_waste:.1%}",
+        f"{run.spread:.1%}",
+    ]
+
+
+def why(runs: Sequence[PolicyRun]) -> list[str]:
+    """The reasons of the figures, a sentence each. runs: one per policy, in their order."""
+    continuous, skips, pads = runs
+    live, few = (run.rows / run.steps for run in (continuous, skips))
+    skipped = (
+        f"Where ended rows are skipped, a step then holds {few:.0f} rows on average instead of {live:.0f}, and takes "
+        f"{skips.ms_per_step:.1f} ms instead of {continuous.ms_per_step:.1f}: on a CPU its time follows its rows."
+    )
+    computed = (
+        f"Where they are computed, all places are in each step: {pads.rows / continuous.rows:.2f}x the rows, "
+        f"{pads.useless_rows:.0%} of them for nobody, in {pads.ms_per_step:.1f} ms a step."
+    )
+    held = f"Places held until the longest answer ends make {skips.steps / continuous.steps:.2f}x the steps."
+    return [held, skipped, computed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +174,8 @@ def kv_memory(jobs: Sequence[Job], pool_slots: int, block_size: int, max_model_l
         f"paged, blocks of {block_size}": paged,
     }
     return [KvMemory(name, 1 - used / reserved, pool_slots * steps // reserved) for name, reserved in layouts.items()]
+
+
+def memory_cells(memory: KvMemory) -> list[str]:
+    """For people, under MEMORY_COLUMNS."""
+    return [memory.layout, f"{memory.waste:.1%}", f"{memory.streams:,}"]

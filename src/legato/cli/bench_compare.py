@@ -23,23 +23,11 @@ from legato.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from legato.bench.formats import Format, FormatRun
-    from legato.bench.policies import PolicyRun
     from legato.bench.quality import Quality
 
 __all__ = ["add_to"]
 
 _FORMAT_COLUMNS = ("workload", "format", "weights", "KV", "output tok/s", "total tok/s", "to the first", "spread")
-_POLICY_COLUMNS = (
-    "policy",
-    "output tok/s",
-    "continuous is",
-    "steps",
-    "ms/step",
-    "rows",
-    "useless rows",
-    "KV waste",
-    "spread",
-)
 
 
 def add_to(kinds: Commands) -> None:
@@ -56,6 +44,7 @@ def add_to(kinds: Commands) -> None:
         help="length of the run (default: 512); the end of a run, when no request waits for a place, is no gain",
     )
     add_rounds(policies)
+    policies.add_argument("--html", metavar="FILE", help="write a report with plots")
     add_engine(policies, "policy", "static_padding", "executor")
     formats = add_command(commands, "formats", "speed, and closeness to fp32, of several formats of a model", _formats)
     formats.add_argument(
@@ -77,8 +66,9 @@ def add_to(kinds: Commands) -> None:
 
 
 def _policies(args: argparse.Namespace) -> int:
-    from legato.bench.policies import POLICIES, compare, kv_memory
-    from legato.bench.report import print_rows, write_json
+    from legato.bench.html import policies_page
+    from legato.bench.policies import COLUMNS, MEMORY_COLUMNS, compare, kv_memory, memory_cells, policy_cells, why
+    from legato.bench.report import print_rows, write, write_json
     from legato.bench.workloads import agent, last_id_of
     from legato.engine.start import engine_file
 
@@ -87,46 +77,22 @@ def _policies(args: argparse.Namespace) -> int:
         args.max_num_seqs = 32
     config = read(EngineConfig, args)
     jobs = agent(args.num_requests, SEED, last_id_of(engine_file(config.model).plan.vocab))
-    runs, info = compare(config, jobs, args.rounds, say)
+    runs, traces, info = compare(config, jobs, args.rounds, say)
     slots = info.num_blocks * info.block_size
     memory = kv_memory(jobs, slots, info.block_size, info.max_position)
+    heading = f"{title('agent workload', info)}, {len(jobs)} requests, batch {args.max_num_seqs}"
+    pool = f"KV memory, by counting: a pool of {slots:,} slots"
     if args.json != "-":
-        print_rows(f"{title('agent workload', info)}, batch {args.max_num_seqs}", _POLICY_COLUMNS, _policy_rows(runs))
-        print(_why(dict(zip(POLICIES, runs, strict=True))))
-        rows = [[m.layout, f"{m.waste:.1%}", f"{m.streams}"] for m in memory]
-        print_rows(f"\nKV memory, by counting: a pool of {slots} slots", ["layout", "waste", "streams"], rows)
+        print_rows(heading, COLUMNS, [policy_cells(run, runs[0]) for run in runs])
+        print("why: " + "\n     ".join(why(runs)))
+        print_rows(f"\n{pool}", MEMORY_COLUMNS, [memory_cells(each) for each in memory])
+    head = engine_header(args, info)
     if args.json:
         results = {"policies": [run.to_json() for run in runs], "kv_memory": [m.to_json() for m in memory]}
-        write_json(args.json, engine_header(args, info), results)
+        write_json(args.json, head, results)
+    if args.html:
+        write(args.html, policies_page(runs, traces, pool, memory, head, heading))
     return 0
-
-
-def _policy_rows(runs: "list[PolicyRun]") -> list[list[str]]:
-    first = runs[0]
-    return [
-        [
-            run.policy,
-            f"{run.output_per_s:.1f}",
-            "" if run is first else f"{run.median_s / first.median_s:.2f}x",
-            f"{run.steps}",
-            f"{run.ms_per_step:.1f}",
-            f"{run.rows}",
-            f"{run.useless_rows:.0%}",
-            f"{run.kv_waste:.1%}",
-            f"{run.spread:.0%}",
-        ]
-        for run in runs
-    ]
-
-
-def _why(runs: "dict[str, PolicyRun]") -> str:
-    continuous, skips, pads = runs.values()
-    return (
-        f"why: places held until the longest answer ends make {skips.steps / continuous.steps:.2f}x the steps. Where "
-        f"ended rows are skipped,\na step then holds few rows and costs {skips.ms_per_step:.1f} instead of "
-        f"{continuous.ms_per_step:.1f} ms, since a CPU's step follows its live rows.\nWith padding each step computes "
-        f"all places: {pads.rows / continuous.rows:.2f}x the rows, {pads.useless_rows:.0%} of them for nobody."
-    )
 
 
 def _formats(args: argparse.Namespace) -> int:

@@ -111,9 +111,22 @@ def test_the_dashboard_is_as_its_tool_writes_it() -> None:
     assert done.stdout == (ROOT / "deploy/grafana/dashboard.json").read_text()
 
 
+def test_the_dashboard_asks_for_variables_and_series_that_exist(families: dict[str, Any]) -> None:
+    variables = {each["name"]: each for each in dashboard()["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(dashboard())))
+    assert used == set(variables)
+    for each in variables.values():
+        for series in _SERIES.findall(json.dumps(each.get("query", ""))):
+            assert series[0] in {sample.name for family in families.values() for sample in family.samples}
+
+
 def test_alerts_say_what_is_wrong_and_where() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+        assert re.fullmatch(r"[1-9]\d*[smh]", rule.get("for", "1m"))
+        functions = re.findall(r"\| *(\w+)", rule["annotations"]["summary"])
+        assert set(functions) <= {"humanize", "humanize1024", "humanizeDuration", "humanizePercentage"}
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert "{{ $labels.instance }}" in rule["annotations"]["summary"]

@@ -1,6 +1,8 @@
 """The offline API over a scripted executor."""
 
+import copy
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -46,6 +48,17 @@ def test_offline_results_come_in_the_order_of_the_prompts() -> None:
         total = second[0].outputs[0].cumulative_logprob
         assert total is not None
         assert math.isclose(total, sum(e[t].logprob for e, t in zip(logprobs, byte_tokens("two"), strict=True)))
+
+
+def test_c17_results_belong_to_their_call_and_what_was_handed_out_never_changes() -> None:
+    with offline(scripted(), max_num_seqs=2) as llm, ThreadPoolExecutor(3) as pool:
+        names = ["one", "two", "three"] * 4
+        calls = [pool.submit(llm.generate, [name] * 3, GREEDY, use_tqdm=False) for name in names]
+        for name, call in zip(names, calls, strict=True):
+            assert [result.outputs[0].text for result in call.result(60)] == [f"{name}, and so on"] * 3
+        kept = [(piece, copy.deepcopy(piece)) for piece in llm.stream("one", GREEDY)]
+        llm.generate(names, GREEDY, use_tqdm=False)
+        assert all(piece == as_it_was for piece, as_it_was in kept)
 
 
 def test_offline_scores_of_the_prompt_and_of_chosen_ids() -> None:

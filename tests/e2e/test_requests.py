@@ -325,6 +325,22 @@ def test_a25_parts_give_the_same_prompt_as_text(server: Running, script: Script)
     assert prompt_tokens([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == prompt_tokens("a\nb")
 
 
+ALTERNATE = """{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
+{{ raise_exception('Users and assistants take turns.') }}{% endif %}{{ m.content }}{% endfor %}"""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a26_the_templates_own_sentence_is_the_message(stream: bool) -> None:
+    with serving(ScriptedExecutor(vocab_size=VOCAB), byte_level_assets(template=ALTERNATE)) as strict:
+        refused = strict.post(CHAT, messages=TALK * 2, stream=stream)
+        assert assert_error(refused, 400, param="messages") == "Users and assistants take turns."
+        assert_error(strict.post("/tokenize", messages=TALK * 2), 400, param="messages")
+        assert_error(strict.post(CHAT, messages=[{"role": "king", "content": "a"}]), 400, param="messages[0].role")
+        unused = strict.post(CHAT, messages=TALK, chat_template_kwargs={"thinking": True})
+        assert "'thinking'" in assert_error(unused, 400, param="chat_template_kwargs")
+        assert strict.post(CHAT, messages=TALK, max_tokens=1).status_code == 200
+
+
 def test_a_reply_may_be_sent_back(server: Running) -> None:
     reply = server.api.chat.completions.create(model=MODEL, messages=TALK)
     talk = [*TALK, reply.choices[0].message.model_dump(), {"role": "user", "content": "?"}]

@@ -85,6 +85,12 @@ def test_the_image_starts_and_is_probed(instructions: list[tuple[str, str]]) -> 
     assert of["VOLUME"] in of["ENV"]
 
 
+def test_commands_of_the_page_have_flags_that_exist() -> None:
+    [run] = re.findall(r"^docker run .* legato:\S+ (.*)$", (DEPLOY / "README.md").read_text(), re.MULTILINE)
+    config = parse(run.split())
+    assert (config.server.host, config.engine.model.model) == ("0.0.0.0", "Qwen/Qwen3-0.6B")
+
+
 def unit() -> configparser.RawConfigParser:
     parser = configparser.RawConfigParser()
     parser.optionxform = str  # type: ignore[assignment, method-assign]

@@ -35,6 +35,25 @@ LEGATO_INLINE CodeShape code_shape(int32_t k, int32_t weight_group, int32_t part
   return {k / group, C == Codes::i8_channel ? 1 : group / part, part / kWord, header_bytes, header_bytes + code_bytes};
 }
 
+// The s8 of an activation group of M rows as pairs of s16, in the two parts that a level without a dot product of bytes
+// meets a line with: shifted once for all columns of a block, since that takes the ports of the products.
+template <int32_t M>
+struct WideWords {
+  static constexpr int64_t kRowBytes = 2 * kWidePart;
+  alignas(64) uint8_t bytes[M * kRowBytes];
+
+  LEGATO_INLINE WideWords(const uint8_t* words, int64_t row_bytes, int32_t n) {
+    using Signed = int16_t __attribute__((vector_size(32)));
+    for (int32_t m = 0; m < M; ++m, words += row_bytes) {
+      for (int32_t i = 0; i < n; i += static_cast<int32_t>(sizeof(Signed))) {
+        const Signed both = load_as<Signed>(words + i), first = (both << 8) >> 8, second = both >> 8;
+        __builtin_memcpy(bytes + m * kRowBytes + i, &first, sizeof(first));
+        __builtin_memcpy(bytes + m * kRowBytes + kWidePart + i, &second, sizeof(second));
+      }
+    }
+  }
+};
+
 // acc += codes . words of one part of a group. The low nibbles hold the group's first half, the high ones its second.
 template <Codes C, int32_t M>
 LEGATO_INLINE void run_part(DotI8::Acc (&acc)[M][kBlockVecs], const CodeShape& shape, int32_t part,
@@ -42,6 +61,9 @@ LEGATO_INLINE void run_part(DotI8::Acc (&acc)[M][kBlockVecs], const CodeShape& s
   const int64_t part_bytes = static_cast<int64_t>(shape.steps) * kPanel * kWord;
   if constexpr (kExpanded<C>) {
     run_steps<DotNibbles, M, 8>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
+  } else if constexpr (!kPacked<C> && DotI8::kSubs == 2) {
+    const WideWords<M> wide(words, row_bytes, shape.steps * kWord);
+    run_steps<DotI8, M, 8>(acc, codes + part * part_bytes, wide.bytes, wide.kRowBytes, shape.steps, ahead);
   } else if constexpr (!kPacked<C>) {
     run_steps<DotI8, M, 8>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
   } else {

@@ -118,6 +118,8 @@ LEGATO_INLINE Shorts multiply_bytes(Shorts unsigned_bytes, Shorts signed_bytes) 
 }
 #endif
 
+constexpr int32_t kWidePart = 64;  // bytes of one part of WideWords
+
 // u8 codes by s8 activations, code = (byte >> Shift) & Mask, from a start value. All sums are exact.
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
@@ -145,7 +147,7 @@ struct DotCodes {
 
 #elif defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx512)
   // vpmaddubsw adds two products in s16. Those of nibbles fit (2 * 15 * 128); those of bytes would saturate, so they
-  // are widened first: part 0 is k = 0 and 2 of the word as pairs of s16, part 1 is k = 1 and 3.
+  // are widened first: part 0 is k = 0 and 2 of the word as pairs of s16, part 1 is k = 1 and 3. Words are WideWords.
   using Acc = Ints;
   using Line = Shorts;
   static LEGATO_INLINE Acc none() { return Acc{}; }
@@ -154,13 +156,11 @@ struct DotCodes {
   static constexpr uint16_t kMask = kWide ? 255 : Mask * 257;
   static LEGATO_INLINE Acc start(int32_t x) { return splat_int(x); }
   static LEGATO_INLINE Line line(const uint8_t* p, int32_t sub) {
-    return (load_as<Line>(p) >> (8 * sub + Shift)) & kMask;
+    const Line bytes = load_as<Line>(p);
+    return sub == 1 ? bytes >> 8 : (bytes >> Shift) & kMask;
   }
   static LEGATO_INLINE Line word(const uint8_t* p, int32_t sub) {
-    using Signed = int16_t __attribute__((vector_size(4 * kLanes)));
-    const Signed bytes = reinterpret_cast<Signed>(splat_int(load_as<int32_t>(p)));
-    if constexpr (!kWide) return reinterpret_cast<Line>(bytes);
-    return reinterpret_cast<Line>(sub == 0 ? (bytes << 8) >> 8 : bytes >> 8);
+    return reinterpret_cast<Line>(splat_int(load_as<int32_t>(p + sub * kWidePart)));
   }
   static LEGATO_INLINE Acc mac(Acc acc, Line line, Line word) {
     acc += kWide ? add_pairs(line, word) : add_pairs(multiply_bytes(line, word), Line{} + uint16_t{1});

@@ -6,7 +6,8 @@ Both decode the same number of tokens from the same prompts, greedily: with the 
 longer than `--tokens`; without, whatever the model says, the end token ignored. A round is one batch of each, in
 alternating order; the figure is the median of the rounds' ratios. Then the masks alone: CPU time per row, for the
 tokens of such an answer, greedy and sampled. All that with strings of any length, and with strings of few characters:
-near the end of such a one llguidance has to look at each token to find a mask, which a greedy row seldom needs.
+near the end of such a one llguidance has to look at each token to find a mask, which a greedy row seldom needs. (The
+CPU time of a greedy row leaves out the masks of tokens that are refused: all of an answer fit.)
 """
 
 import argparse

@@ -30,6 +30,7 @@ _SLICES = [r"[\x20\x0A\x0D\x09]+", *(_TEXT + f"{{1,{most}}}" for most in (8, 10,
 _PARSER_LIMITS: dict[str, Any] = {"step_lexer_fuel": 100_000, "max_lexer_states": 20_000, "verbose_errors": False}
 _PATIENCE_S = 30.0  # by the clock, beyond the CPU time that a grammar may take: others may want the CPUs, too
 _SHOWN = 400  # characters of a reason
+_SHORT, _MOST_KNOWN = 64, 4096  # characters of a text whose tokens are kept, and how many texts are
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +132,21 @@ class _Tokens:
         self.special_token_ids = [*(id for id in vocabulary.special_ids if id < vocabulary.size), vocabulary.size]
         self.greedy: Callable[[str], list[int]] | None = None
         self._encode = vocabulary.encode
+        self._known: dict[str, list[int]] = {}  # the same few texts follow in all records: names of properties, say
 
     def __call__(self, text: str) -> list[int]:
         """Called where only one text can follow: the tokens that the model has learned to write it in.
 
         A tokenizer that puts a space before every text says something else than the text; then longest tokens first.
         """
+        ids = self._known.get(text)
+        if ids is None:
+            ids = self._ids(text)
+            if self.greedy is not None and len(text) <= _SHORT and len(self._known) < _MOST_KNOWN:
+                self._known[text] = ids
+        return ids
+
+    def _ids(self, text: str) -> list[int]:
         ids = self._encode(text)
         if self.greedy is None or b"".join(self.tokens[id] for id in ids) == text.encode():
             return ids

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from legato.core.config import GrammarConfig
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.grammar import Grammar, StructuredOutputsParams
+from legato.sampling.compiler import GrammarCompiler, Vocabulary
 from legato.sampling.trial import Trial
 from support.byte_level import EOS, TOKENIZER, VOCAB, byte_tokens
 from support.grammars import allowed, compiled, compiler, ends_after, make_compiler, schema, spell
@@ -257,6 +259,28 @@ def test_descriptions_that_say_nothing_or_too_much(fields: dict[str, Any], param
 def test_forced_text_is_written_in_the_tokens_of_the_tokenizer() -> None:
     matcher = compiled(Grammar("regex", "hello!")).matcher(frozenset())
     assert allowed(matcher.mask) == TOKENIZER.encode("hello")
+
+
+def test_forced_texts_that_come_again_are_encoded_once() -> None:
+    """Long ones are encoded each time: what is kept is bounded."""
+    asked: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        asked.append(text)
+        return TOKENIZER.encode_further(text)
+
+    tokens = Vocabulary(VOCAB, TOKENIZER.token_bytes, TOKENIZER.special_tokens.values(), encode)
+    compiler = GrammarCompiler(tokens, GrammarConfig())
+    grammar = compiler.compile(Grammar("regex", "hello!"))
+    first = grammar.matcher(frozenset()).mask
+    asked.clear()
+    matcher = compiler.compile(Grammar("regex", "hello!")).matcher(frozenset())
+    assert (matcher.mask, asked) == (first, [])
+    for _ in range(2):
+        asked.clear()
+        compiler.compile(Grammar("regex", f"{'long' * 20}!"))
+        assert asked
+    compiler.close()
 
 
 def test_b06_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

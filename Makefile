@@ -41,10 +41,8 @@ bench: $(VENV)/installed ## the benchmarks that need no peer, one round each; re
 	done
 	$(BIN)/python benchmarks/report.py --results bench-results --output bench-results/benchmarks.md
 
-contract: $(VENV)/installed ## openai, langchain-openai, instructor and curl, in an environment of their own, against the default model
-	test -e .venv-contract/complete || { $(PYTHON) -m venv .venv-contract && \
-	  .venv-contract/bin/python -m pip install --quiet langchain-openai instructor && touch .venv-contract/complete; }
-	.venv-contract/bin/python tests/contract/check_clients.py $(BIN)/python $(ARGS)
+contract: $(VENV)/installed ## clients and load generators, each in an environment of its own, against the default model
+	$(PYTHON) tests/contract/run.py $(BIN)/python $(ARGS)
 
 parity: $(VENV)/dev $(VENV)/installed ## regenerate the golden files with torch and transformers, and check against them
 	tools/parity.sh $(ARGS)

@@ -34,11 +34,6 @@ bool distinct(std::span<const int32_t> slots, int32_t max_seqs) {
   return true;
 }
 
-// A row of padding repeats its predecessor and writes nothing.
-bool pads(const StepInput& step, size_t row) {
-  return !step.kv_slots.empty() && row < step.kv_slots[0].size() && step.kv_slots[0][row] < 0;
-}
-
 void check_rows(const StepInput& step, const StepLimits& limits) {
   const size_t rows = step.tokens.size(), seqs = step.seq_slots.size();
   need(rows >= 1 && rows <= static_cast<size_t>(limits.max_rows), "tokens", "number of rows is out of range");
@@ -55,8 +50,7 @@ void check_rows(const StepInput& step, const StepLimits& limits) {
   for (size_t s = 0; s < seqs; ++s) {
     const auto begin = static_cast<size_t>(step.row_offsets[s]), end = static_cast<size_t>(step.row_offsets[s + 1]);
     for (size_t r = begin + 1; r < end; ++r) {
-      const int32_t ahead = step.positions[r] - step.positions[r - 1];
-      need(ahead == 1 || (ahead == 0 && pads(step, r)), "positions", "a sequence's rows are not consecutive");
+      need(step.positions[r] - step.positions[r - 1] == 1, "positions", "a sequence's rows are not consecutive");
     }
   }
 }
@@ -88,7 +82,7 @@ void check_cache(const StepInput& step, const StepLimits& limits) {
   const int64_t slots = int64_t{limits.num_blocks} * limits.block_size;
   for (size_t g = 0; g < groups; ++g) {
     need(step.kv_slots[g].size() == step.tokens.size(), "kv_slots", "has a wrong length");
-    need(all_in(step.kv_slots[g], -1, slots - 1), "kv_slots", "a slot is out of range");
+    need(all_in(step.kv_slots[g], 0, slots - 1), "kv_slots", "a slot is out of range");
     check_table(step, limits, g);
   }
   for (const BlockCopy& copy : step.copies) {

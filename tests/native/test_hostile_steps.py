@@ -43,7 +43,7 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("kv_slots", {"kv_slots": ()}),
     ("kv_slots", {"kv_slots": (array("q", [1, 2]),)}),
     ("kv_slots", {"kv_slots": (array("q", [1, 2, 60 * 16]),)}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2, -2]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [1, 2, -1]),)}),
     ("parents", {"parents": ints(0, 0, 1)}),
     ("row_offsets", {"row_offsets": ints(0, 2)}),
     ("row_offsets", {"row_offsets": ints(1, 3)}),

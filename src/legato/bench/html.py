@@ -27,7 +27,7 @@ h1 { font-size: 26px; margin: 0 0 2px; } h2 { font-size: 18px; margin: 34px 0 10
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: 16px; }
 figure { margin: 0; background: #fff; border: 1px solid #e2e8f0; border-radius: 8px; padding: 12px 14px; }
 figcaption { font-weight: 600; display: flex; justify-content: space-between; flex-wrap: wrap; gap: 4px 14px; }
-.key { font-weight: 400; color: #475569; margin-left: 14px; }
+.key { font-weight: 400; color: #475569; margin-right: 14px; white-space: nowrap; }
 .key i { display: inline-block; width: 14px; height: 3px; margin-right: 6px; vertical-align: middle; }
 svg { width: 100%; display: block; } .grid { stroke: #e2e8f0; } svg text { fill: #475569; font-size: 12px; }
 table { border-collapse: collapse; background: #fff; border: 1px solid #e2e8f0; font-variant-numeric: tabular-nums; }

@@ -254,9 +254,8 @@ class ReferenceExecutor:
             q, k = (_rotate(part, step.positions, self._plan.ropes[op.rope]) for part in (q, k))
         step.buffers[op.out] = np.ascontiguousarray(q).reshape(len(x), -1)
         slots = np.asarray(step.plan.kv_slots[op.group])
-        kept = slots >= 0
-        self._keys[op.group][op.layer, slots[kept]] = k[kept]
-        self._values[op.group][op.layer, slots[kept]] = v[kept]
+        self._keys[op.group][op.layer, slots] = k
+        self._values[op.group][op.layer, slots] = v
 
     def _attention(self, step: _Step, op: ops.Attention) -> None:
         """Row by row; arrays are (kv heads, query heads of each, ...), so that these share keys and values."""

@@ -103,12 +103,6 @@ def test_copies_move_whole_blocks_before_compute() -> None:
     np.testing.assert_allclose(executor.logits[0], expected, atol=1e-5)
 
 
-def test_a_row_without_a_slot_is_not_stored() -> None:
-    executor = tiny()
-    run(executor, replace(step(executor.info(), [3], 0), kv_slots=(array("q", [-1]),)))
-    assert not any(pool.any() for pool in executor._keys)
-
-
 def test_sampling_parameters_stay_until_the_next_reset() -> None:
     executor = tiny()
     info = executor.info()

@@ -56,21 +56,23 @@ LEGATO_INLINE VfPair load_bf16_pairs(const uint8_t* p) {
           _mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 
-// Round to nearest even; a NaN stays one.
-LEGATO_INLINE __m256i to_bf16(Vf v) {
-#if defined(__AVX512BF16__)
-  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
-#else
+// The bf16 nearest to v, to even on a tie, is the upper half of each lane; a NaN stays one.
+LEGATO_INLINE __m512i bits_above_bf16(Vf v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  const __m512i result = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16));
+  return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+}
+LEGATO_INLINE __m256i to_bf16(Vf v) {
+#if defined(__AVX512BF16__)
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+#else
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits_above_bf16(v), 16));
 #endif
 }
 LEGATO_INLINE Vf rounded_to_bf16(Vf v) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(v)), 16));
+  return _mm512_castsi512_ps(_mm512_and_si512(bits_above_bf16(v), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 LEGATO_INLINE void store_bf16(uint16_t* p, Vf v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }

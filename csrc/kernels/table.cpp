@@ -73,10 +73,10 @@ bool linear_accepts(const Acts& x, const Weight& w) {
 
 int32_t attention_partial_floats(const KvView& kv) { return 16 + kv.head_pad; }
 
-// Partials of every query of a full item; then, for a block of at most 8 queries, partials, scores and probabilities
+// Partials of every query of a full item; then, for a block of at most 12 queries, partials, scores and probabilities
 // of one split; then the queries themselves.
 size_t attention_scratch_bytes(const KvView& kv, int32_t heads) {
-  constexpr size_t kBlock = 8;
+  constexpr size_t kBlock = 12;
   const size_t queries = static_cast<size_t>(kAttentionRows) * static_cast<size_t>(heads / kv.kv_heads);
   const size_t partial = static_cast<size_t>(attention_partial_floats(kv));
   const size_t values = static_cast<size_t>(kv.head_pad) * queries + kBlock * kKvSplit;

@@ -27,6 +27,21 @@ std::vector<AttentionPiece> whole_pieces(const StepInput& step, const AttentionS
   return pieces;
 }
 
+// A thread of the pool takes every threads-th piece. Of pieces that cost the same these become neighbours: the tiles of
+// a sequence's KV heads lie one behind another, and what the hardware reads past those of one head is read next.
+void give_neighbours(std::vector<AttentionPiece>& pieces, int32_t threads) {
+  const std::vector<AttentionPiece> sorted = pieces;
+  const auto stride = static_cast<size_t>(threads);
+  for (size_t begin = 0, end; begin < sorted.size(); begin = end) {
+    end = begin + 1;
+    while (end < sorted.size() && cost(sorted[end]) == cost(sorted[begin])) ++end;
+    size_t taken = begin;
+    for (size_t first = begin; first < std::min(end, begin + stride); ++first) {
+      for (size_t i = first; i < end; i += stride) pieces[i] = sorted[taken++];
+    }
+  }
+}
+
 }  // namespace
 
 LinearSplit::LinearSplit(int32_t rows, int32_t panels, int32_t threads)
@@ -74,6 +89,7 @@ AttentionWork split_attention(const StepInput& step, const AttentionShape& shape
   }
   std::stable_sort(work.pieces.begin(), work.pieces.end(),
                    [](const AttentionPiece& a, const AttentionPiece& b) { return cost(a) > cost(b); });
+  give_neighbours(work.pieces, shape.threads);
   return work;
 }
 

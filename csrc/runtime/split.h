@@ -98,7 +98,7 @@ struct AttentionMerge {
 
 // The work of one attention op; the same for all layers of a step with the same group, heads and window.
 struct AttentionWork {
-  std::vector<AttentionPiece> pieces;  // costliest first
+  std::vector<AttentionPiece> pieces;  // costliest first; of one cost, those of a thread are neighbours
   std::vector<AttentionMerge> merges;
 
   // What the thread that has piece i takes after it, unless others help it; null: nothing.

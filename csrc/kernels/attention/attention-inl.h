@@ -45,8 +45,6 @@ struct Span {
   bool empty() const { return lo >= hi; }
   int32_t first_tile() const { return lo / kKvTile; }
   int32_t end_tile() const { return (hi + kKvTile - 1) / kKvTile; }
-  int32_t first_whole() const { return (lo + kKvTile - 1) / kKvTile; }
-  int32_t end_whole() const { return hi / kKvTile; }
 };
 
 LEGATO_INLINE Span span_of(const AttentionArgs& a, int32_t row, int32_t split) {
@@ -55,7 +53,7 @@ LEGATO_INLINE Span span_of(const AttentionArgs& a, int32_t row, int32_t split) {
   return {larger(oldest - begin, 0), smaller(position + 1 - begin, kKvSplit)};
 }
 
-// The thread's scratch of one item, in this order.
+// The thread's scratch of one item, in this order. kQueries: of the cache.
 template <class Cache>
 struct Scratch {
   using Value = typename Cache::Value;
@@ -68,9 +66,9 @@ struct Scratch {
   Scratch(float* memory, int32_t queries, int64_t stride) {
     running = memory;
     partials = running + queries * stride;
-    scores = partials + kQueries * stride;
-    weights = reinterpret_cast<Value*>(scores + kQueries * kKvSplit);
-    q = weights + kQueries * kKvSplit;
+    scores = partials + Cache::kQueries * stride;
+    weights = reinterpret_cast<Value*>(scores + Cache::kQueries * kKvSplit);
+    q = weights + Cache::kQueries * kKvSplit;
   }
 };
 
@@ -176,14 +174,35 @@ LEGATO_INLINE void exponentiate(const KvView& kv, const Block<M>& block, const f
   }
 }
 
-// Slots of the tiles [begin, end) that one query sees, tile by tile.
+// Slots [span.lo, span.hi) of one query, tile by tile.
 template <class Cache>
 LEGATO_INLINE void weigh_alone(const typename Cache::Value* weights, const uint8_t* const* tiles, Span span,
-                               int32_t begin, int32_t end, int32_t head_pad, float* acc) {
-  for (int32_t t = begin; t < end; ++t) {
+                               int32_t head_pad, float* acc) {
+  if (span.empty()) return;
+  for (int32_t t = span.first_tile(); t < span.end_tile(); ++t) {
     const int32_t lo = larger(span.lo - t * kKvTile, 0), hi = smaller(span.hi - t * kKvTile, kKvTile);
     weigh_part<Cache>(weights + t * kKvTile, tiles[t], lo, hi, head_pad, acc);
   }
+}
+
+// V lines of a split.
+struct Lines {
+  int32_t begin, end;
+};
+
+// Those of which all M queries, but for any that sees nothing, see every slot. Without one: empty, behind all tiles.
+template <class Cache, int M>
+LEGATO_INLINE Lines lines_of_all(const Block<M>& block) {
+  constexpr int32_t kLines = kKvTile / Cache::kValues;
+  Lines all = {block.begin * kLines, block.end * kLines};
+  for (int m = 0; m < M; ++m) {
+    const Span span = block.spans[m];
+    if (span.empty()) continue;
+    all.begin = larger(all.begin, (span.lo + Cache::kValues - 1) / Cache::kValues);
+    all.end = smaller(all.end, span.hi / Cache::kValues);
+  }
+  if (all.begin >= all.end) all.begin = all.end = block.end * kLines;
+  return all;
 }
 
 LEGATO_INLINE void multiply(float* x, float factor, int32_t n) {
@@ -197,12 +216,9 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
                     typename Cache::Value* weights, float* const* partials) {
   const int32_t head_pad = a.kv.head_pad;
   const Block<M> block(spans, keys);
-  int32_t whole_begin = 0, whole_end = kSplitTiles;
   float factors[M];
   Coming coming[M];
   for (int m = 0; m < M; ++m) {
-    whole_begin = larger(whole_begin, spans[m].first_whole());
-    whole_end = smaller(whole_end, spans[m].end_whole());
     factors[m] = a.scale * Cache::kUnit;
     coming[m] = values_behind<M>(a.kv, next, m);
   }
@@ -211,20 +227,18 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
   exponentiate<Cache, M>(a.kv, block, factors, coming, scores, weights, partials, most);
   const uint8_t* values[kSplitTiles];
   for (int32_t t = block.begin; t < block.end; ++t) values[t] = keys[t] + a.kv.tile_bytes;
-  const bool shared = whole_begin < whole_end;
+  const Lines shared = lines_of_all<Cache, M>(block);
   float* acc[M];
   for (int m = 0; m < M; ++m) {
     acc[m] = partial_acc(partials[m]);
-    if (spans[m].empty()) continue;
     for (int32_t d = 0; d < head_pad; d += kLanes) store(acc[m] + d, zero());
-    const int32_t alone_end = shared ? whole_begin : spans[m].end_tile();
-    weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], spans[m].first_tile(), alone_end, head_pad, acc[m]);
+    const Span before = {spans[m].lo, smaller(shared.begin * Cache::kValues, spans[m].hi)};
+    weigh_alone<Cache>(weights + m * kKvSplit, values, before, head_pad, acc[m]);
   }
-  if (shared) {
-    weigh_tiles<Cache, M>(weights, values, next, whole_begin, whole_end, head_pad, acc);
-    for (int m = 0; m < M; ++m) {
-      weigh_alone<Cache>(weights + m * kKvSplit, values, spans[m], whole_end, spans[m].end_tile(), head_pad, acc[m]);
-    }
+  weigh_tiles<Cache, M>(weights, values, next, shared.begin, shared.end, head_pad, acc);
+  for (int m = 0; m < M; ++m) {
+    const Span behind = {larger(shared.end * Cache::kValues, spans[m].lo), spans[m].hi};
+    weigh_alone<Cache>(weights + m * kKvSplit, values, behind, head_pad, acc[m]);
   }
   if constexpr (Cache::kUnit != 1.0f) {
     for (int m = 0; m < M; ++m) {
@@ -271,6 +285,12 @@ LEGATO_INLINE void attend_some(const AttentionArgs& a, typename Cache::Value* q,
   }
 }
 
+// How many of the queries that are left make the next block.
+template <class Cache>
+LEGATO_INLINE int32_t block_of(int32_t left) {
+  return left >= Cache::kQueries ? Cache::kQueries : smaller(left, kFewQueries);
+}
+
 template <class Cache>
 void attend_block(int32_t count, const AttentionArgs& a, typename Cache::Value* q, const Span* spans,
                   const uint8_t* const* keys, const uint8_t* const* next, const Scratch<Cache>& s,
@@ -285,25 +305,34 @@ void attend_block(int32_t count, const AttentionArgs& a, typename Cache::Value* 
     case 4:
       return attend_some<Cache, 4>(a, q, spans, keys, next, s, partials);
     case 5:
-      if constexpr (kQueries > 4) return attend_some<Cache, 5>(a, q, spans, keys, next, s, partials);
-      break;
+      if constexpr (kFewQueries >= 5) return attend_some<Cache, 5>(a, q, spans, keys, next, s, partials);
+      return;
     case 6:
-      if constexpr (kQueries > 4) return attend_some<Cache, 6>(a, q, spans, keys, next, s, partials);
+      if constexpr (kFewQueries >= 6) return attend_some<Cache, 6>(a, q, spans, keys, next, s, partials);
+      return;
+    default:
+      return attend_some<Cache, Cache::kQueries>(a, q, spans, keys, next, s, partials);
   }
 }
 
 // K tiles of the slots of one split that any row of the item sees. A tile between them that none sees stands for any
 // readable memory: its scores are not used.
 LEGATO_INLINE void find_tiles(const AttentionArgs& a, const AttentionItem& item, int32_t split, const uint8_t** keys) {
-  for (int32_t t = 0; t < kSplitTiles; ++t) keys[t] = cache_tile(a.kv, 0, item.kv_head, 0);
+  uint32_t seen = 0;  // a bit of each tile
   for (int32_t row = item.row_begin; row < item.row_end; ++row) {
     const Span span = span_of(a, row, split);
-    if (span.empty()) continue;
-    for (int32_t t = span.first_tile(); t < span.end_tile(); ++t) {
-      const int32_t tile = split * kSplitTiles + t;
-      const int64_t block = item.block_table[tile / a.kv.tiles_per_block];
-      keys[t] = cache_tile(a.kv, block, item.kv_head, tile % a.kv.tiles_per_block);
+    if (!span.empty()) seen |= (1u << span.end_tile()) - (1u << span.first_tile());
+  }
+  const int32_t per_block = a.kv.tiles_per_block;
+  const int32_t* block = item.block_table + split * kSplitTiles / per_block;
+  int32_t tile = split * kSplitTiles % per_block;
+  for (int32_t t = 0; t < kSplitTiles; ++t, ++tile) {
+    if (tile == per_block) {
+      tile = 0;
+      ++block;
     }
+    const bool any = (seen >> t & 1u) != 0;
+    keys[t] = cache_tile(a.kv, any ? *block : 0, item.kv_head, any ? tile : 0);
   }
 }
 
@@ -352,10 +381,10 @@ void attend(const AttentionArgs& a, const AttentionItem& item) {
     } else {
       __builtin_memcpy(next, keys, sizeof(tiles[0]));  // they are in the cache
     }
-    for (int32_t first = 0; first < queries; first += kQueries) {
-      const int32_t count = smaller(queries - first, kQueries);
-      Span spans[kQueries];
-      float* partials[kQueries];
+    for (int32_t first = 0, count; first < queries; first += count) {
+      count = block_of<Cache>(queries - first);
+      Span spans[Cache::kQueries];
+      float* partials[Cache::kQueries];
       for (int32_t m = 0; m < count; ++m) {
         spans[m] = span_of(a, item.row_begin + (first + m) / per_row, split);
         const int64_t entry = static_cast<int64_t>(split - item.split_begin) * queries + first + m;

@@ -4,6 +4,7 @@
 // What attend() is told of an int8 cache; Value is where a fixed-point number lives.
 struct CacheI8 {
   using Value = float;
+  static constexpr int kQueries = kFewQueries;
   static constexpr bool kFixed = true;
   static constexpr bool kScaled = true;
   static constexpr float kLift = 1.0f;

@@ -1,6 +1,5 @@
 // The two products of attention over cache tiles, for a block of queries held in registers.
 
-constexpr int kQueries = kLanes == 16 ? 6 : 4;  // queries of one block
 constexpr int kTileVectors = kKvTile / kLanes;  // vectors that hold one value of each slot of a tile
 constexpr int64_t kLineBytes = kKvTile * 4;     // of a K tile
 constexpr int64_t kVectorBytes = kLanes * 4;
@@ -16,31 +15,27 @@ LEGATO_INLINE void score_vectors(const typename Cache::Value* q, int64_t q_strid
                                  const uint8_t* const* next, int32_t lines, float* scores) {
   const int64_t tile_bytes = lines * kLineBytes;
   Vf acc[M][N];
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) acc[m][j] = zero();
-  }
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) { LEGATO_UNROLL for (int j = 0; j < N; ++j) acc[m][j] = zero(); }
   if constexpr (Cache::kScaled) {
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) __builtin_prefetch(k[j] + 2 * tile_bytes);  // scales
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) __builtin_prefetch(k[j] + 2 * tile_bytes);  // scales
   }
   for (int32_t i = 0; i < lines; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) {
+    typename Cache::Line line[N];
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) {
       // Tiles lie anywhere, and the hardware's own prefetch ends with each. V, behind K, is read when all scores are
       // known.
       __builtin_prefetch(next[j] + i * kLineBytes);
       __builtin_prefetch(k[j] + tile_bytes + i * kLineBytes, 0, 2);
-      const typename Cache::Line line = Cache::line(k[j] + i * kLineBytes);
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) acc[m][j] = Cache::mac(acc[m][j], line, q + m * q_stride + i * Cache::kValues);
+      line[j] = Cache::line(k[j] + i * kLineBytes);
+    }
+    LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+        acc[m][j] = Cache::mac(acc[m][j], line[j], q + m * q_stride + i * Cache::kValues);
+      }
     }
   }
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) store(scores + m * kKvSplit + j * kLanes, acc[m][j]);
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) store(scores + m * kKvSplit + j * kLanes, acc[m][j]);
   }
 }
 
@@ -63,35 +58,35 @@ void score_tiles(const typename Cache::Value* q, int64_t q_stride, const uint8_t
 }
 
 // acc[m][columns] += sum over slots of p[m][slot] * V[slot][columns], for N vectors of columns from byte `column`, over
-// whole tiles [begin, end). `next`: readable tiles to ask for, the same lines of each.
+// lines [begin, end) of a split. `next`: readable tiles to ask for, the same lines of each.
 template <class Cache, int M, int N>
 LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* const* tiles,
                                  const uint8_t* const* next, int32_t begin, int32_t end, int64_t line_bytes,
                                  int64_t column, float* const* acc_rows) {
+  constexpr int32_t kLines = kKvTile / Cache::kValues;
   Vf acc[M][N];
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) acc[m][j] = load(acc_rows[m] + column / 4 + j * kLanes);
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) acc[m][j] = load(acc_rows[m] + column / 4 + j * kLanes);
   }
-  for (int32_t t = begin; t < end; ++t) {
-    const uint8_t* v = tiles[t] + column;
-    for (int32_t i = 0; i < kKvTile / Cache::kValues; ++i, v += line_bytes) {
-#pragma GCC unroll 8
-      for (int j = 0; j < N; ++j) {
+  for (int32_t t = begin / kLines; t * kLines < end; ++t) {
+    const int32_t last = smaller(end - t * kLines, kLines);
+    int32_t i = larger(begin - t * kLines, 0);
+    const uint8_t* v = tiles[t] + i * line_bytes + column;
+    for (; i < last; ++i, v += line_bytes) {
+      typename Cache::Line line[N];
+      LEGATO_UNROLL for (int j = 0; j < N; ++j) {
         if constexpr (M <= kAheadQueries) __builtin_prefetch(next[t] + (v + j * kVectorBytes - tiles[t]), 0, 2);
-        const typename Cache::Line line = Cache::line(v + j * kVectorBytes);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-          acc[m][j] = Cache::mac(acc[m][j], line, p + m * kKvSplit + t * kKvTile + i * Cache::kValues);
+        line[j] = Cache::line(v + j * kVectorBytes);
+      }
+      LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+        LEGATO_UNROLL for (int j = 0; j < N; ++j) {
+          acc[m][j] = Cache::mac(acc[m][j], line[j], p + m * kKvSplit + t * kKvTile + i * Cache::kValues);
         }
       }
     }
   }
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) store(acc_rows[m] + column / 4 + j * kLanes, acc[m][j]);
+  LEGATO_UNROLL for (int m = 0; m < M; ++m) {
+    LEGATO_UNROLL for (int j = 0; j < N; ++j) store(acc_rows[m] + column / 4 + j * kLanes, acc[m][j]);
   }
 }
 

@@ -4,7 +4,10 @@
 //
 // mac() alone orders the sums: it must not depend on how many queries share the line.
 
+constexpr int kFewQueries = kLanes == 16 ? 6 : 4;  // queries whose sums always find registers
+
 struct CacheUnscaled {
+  static constexpr int kQueries = kFewQueries;  // of one block, which shares what becomes of a line
   static constexpr bool kFixed = false;
   static constexpr bool kScaled = false;
   static constexpr float kLift = 1.0f;  // a power of two that q and the probabilities are multiplied by
@@ -54,6 +57,7 @@ struct CacheBf16 : CacheUnscaled {
 struct CacheBf16 : CacheUnscaled {
   using Value = float;
   using Line = VfPair;
+  static constexpr int kQueries = kLanes == 16 ? 12 : kFewQueries;  // widening: 1 operation of 13, of 7 with 6
   static constexpr int kValues = 2;
   static constexpr int kColumns = 2;
   static LEGATO_INLINE Line line(const uint8_t* p) { return load_bf16_pairs(p); }
@@ -80,6 +84,7 @@ struct CacheE4m3 {
   struct Line {
     CacheBf16::Line low, high;
   };
+  static constexpr int kQueries = kFewQueries;
   static constexpr int kValues = 4;
   static constexpr int kColumns = CacheBf16::kColumns;
   static constexpr bool kFixed = false;

@@ -14,7 +14,7 @@ constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LEGATO_UNROLL  // with every access checked, the unrolled code would take minutes to compile
 #else
-#define LEGATO_UNROLL _Pragma("GCC unroll 8")
+#define LEGATO_UNROLL _Pragma("GCC unroll 12")
 #endif
 
 // Weights to ask for while a tile is computed: from `at`, `lines` cache lines in 4 steps; a tile of one row asks for as

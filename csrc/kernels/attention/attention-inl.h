@@ -79,21 +79,24 @@ LEGATO_INLINE Vf where_seen(Span span, int32_t i, Vf v, Vf other) {
   return v;
 }
 
-// Bytes [begin, end) of each tile of a split, which is to come: to be asked for.
+// The second half of each V tile behind `keys` and the first of each K tile of `next`, to be asked for: every step-th
+// byte from the first.
 struct Coming {
-  const uint8_t* const* tiles;
-  int64_t begin, end;
+  const uint8_t* const* keys;
+  const uint8_t* const* next;
+  int64_t half, first, step;
 
   LEGATO_INLINE void ask(int32_t tile) const {
-    for (int64_t at = begin; at < end; at += kCacheLine) __builtin_prefetch(tiles[tile] + at, 0, 2);
+    for (int64_t at = first; at < 2 * half; at += step) {
+      __builtin_prefetch(at < half ? keys[tile] + 3 * half + at : next[tile] + at - half, 0, 2);
+    }
   }
 };
 
-// Query m's share of the V tiles behind the K tiles `next`.
+// Query m's share.
 template <int M>
-LEGATO_INLINE Coming values_behind(const KvView& kv, const uint8_t* const* next, int m) {
-  if constexpr (M > kAheadQueries) return {next, 0, 0};
-  return {next, kv.tile_bytes * (M + m) / M, kv.tile_bytes * (M + m + 1) / M};
+LEGATO_INLINE Coming coming_of(const KvView& kv, const uint8_t* const* keys, const uint8_t* const* next, int m) {
+  return {keys, next, M <= kAheadQueries ? kv.tile_bytes / 2 : 0, m * kCacheLine, M * kCacheLine};
 }
 
 enum class Side : int32_t { key = 0, value = 1 };
@@ -220,7 +223,7 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
   Coming coming[M];
   for (int m = 0; m < M; ++m) {
     factors[m] = a.scale * Cache::kUnit;
-    coming[m] = values_behind<M>(a.kv, next, m);
+    coming[m] = coming_of<M>(a.kv, keys, next, m);
   }
   score_tiles<Cache, M>(q, head_pad, keys, block.begin, block.end, head_pad / Cache::kValues, scores);
   Vf most[M];
@@ -257,7 +260,7 @@ void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uin
   Coming coming[M];
   for (int m = 0; m < M; ++m) {
     factors[m] = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
-    coming[m] = values_behind<M>(a.kv, next, m);
+    coming[m] = coming_of<M>(a.kv, keys, next, m);
   }
   score_codes<M>(q, head_pad, keys, block.begin, block.end, scores);
   Vf most[M];

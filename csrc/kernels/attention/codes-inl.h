@@ -163,7 +163,7 @@ LEGATO_INLINE void score_code_vectors(float* q, int32_t pad, const uint8_t* cons
       LEGATO_UNROLL for (int j = 0; j < N; ++j) {
         lines[j] = k[j] + at + i * kLineBytes;
         __builtin_prefetch(next[j] + at + i * kLineBytes);
-        __builtin_prefetch(lines[j] + tile_bytes, 0, 2);  // V
+        if (M > kAheadQueries || 2 * at < tile_bytes) __builtin_prefetch(lines[j] + tile_bytes, 0, 2);  // V
       }
       sums.add(lines, words + i * CodeDot::kWordBytes, int64_t{pad} * 4);
     }
@@ -212,7 +212,7 @@ LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tile
       const uint8_t* lines[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) {
         lines[j] = v + j * kVectorBytes;
-        if constexpr (M <= kAheadQueries) __builtin_prefetch(next[t] + (lines[j] - tiles[t]), 0, 2);
+        if (M <= kAheadQueries && i >= 2) __builtin_prefetch(next[t] + (lines[j] - tiles[t]), 0, 2);
       }
       sums.add(lines, words + i * CodeDot::kWordBytes, int64_t{kKvSplit} * 4);
     }

@@ -4,8 +4,8 @@ constexpr int kTileVectors = kKvTile / kLanes;  // vectors that hold one value o
 constexpr int64_t kLineBytes = kKvTile * 4;     // of a K tile
 constexpr int64_t kVectorBytes = kLanes * 4;
 
-// So few queries of a block leave time to ask for the tiles of the next split: K while V is weighed, V while scores
-// become weights. Memory would rest meanwhile.
+// So few queries of a block leave memory time to rest, unless what is read next is asked for all the while: the first
+// half of V for scores, the second and the first half of the next split's K for softmax, the rest of that K for V.
 constexpr int kAheadQueries = 4;
 
 // scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`; `next` are read after
@@ -25,7 +25,7 @@ LEGATO_INLINE void score_vectors(const typename Cache::Value* q, int64_t q_strid
       // Tiles lie anywhere, and the hardware's own prefetch ends with each. V, behind K, is read when all scores are
       // known.
       __builtin_prefetch(next[j] + i * kLineBytes);
-      __builtin_prefetch(k[j] + tile_bytes + i * kLineBytes, 0, 2);
+      if (M > kAheadQueries || 2 * i < lines) __builtin_prefetch(k[j] + tile_bytes + i * kLineBytes, 0, 2);
       line[j] = Cache::line(k[j] + i * kLineBytes);
     }
     LEGATO_UNROLL for (int m = 0; m < M; ++m) {
@@ -75,7 +75,8 @@ LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* 
     for (; i < last; ++i, v += line_bytes) {
       typename Cache::Line line[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) {
-        if constexpr (M <= kAheadQueries) __builtin_prefetch(next[t] + (v + j * kVectorBytes - tiles[t]), 0, 2);
+        if (M <= kAheadQueries && 2 * i >= kLines)
+          __builtin_prefetch(next[t] + (v + j * kVectorBytes - tiles[t]), 0, 2);
         line[j] = Cache::line(v + j * kVectorBytes);
       }
       LEGATO_UNROLL for (int m = 0; m < M; ++m) {

@@ -53,6 +53,16 @@ LinearSplit::LinearSplit(int32_t rows, int32_t panels, int32_t threads)
   items_ = threads == 1 ? std::min<int64_t>(units_, 1) : std::min(units_, threads * kItemsPerThread);
 }
 
+int64_t LinearSplit::begin_of(int64_t thread, int64_t index) const {
+  const int64_t runs = std::min<int64_t>(threads_, items_);
+  const int64_t begin = thread * units_ / runs, end = (thread + 1) * units_ / runs;
+  const int64_t count = items_ / threads_ + (thread < items_ % threads_ ? 1 : 0);
+  if (index == count) return end;
+  const int64_t at = begin + index * (end - begin) / count;
+  if (index == 0 || end - begin < count * tiles_) return at;
+  return std::min(end, (at + tiles_ / 2) / tiles_ * tiles_);
+}
+
 int32_t first_split(int32_t position, int32_t window) {
   return window > 0 ? std::max(0, position - window + 1) / kKvSplit : 0;
 }

@@ -12,8 +12,9 @@
 
 namespace legato {
 
-// A matrix product of rows x panels as `items` runs of almost equal length in panel-major order of (panel, row tile),
-// so that also 15 panels keep two threads busy and each thread reads few weights.
+// A matrix product of rows x panels in panel-major order of (panel, row tile): each thread has a run of almost equal
+// length, so that also 15 panels keep two threads busy and each thread reads few weights. Items cut a thread's run
+// where panels end, if it has as many: to come back to a panel for its other rows costs what it cost at first.
 class LinearSplit {
  public:
   LinearSplit(int32_t rows, int32_t panels, int32_t threads);
@@ -22,16 +23,15 @@ class LinearSplit {
 
   // The panel that thread `thread` of the pool begins with.
   int32_t first_panel(int32_t thread) const {
-    if (thread >= items_) return panels_;
-    return static_cast<int32_t>(run_of(thread) * units_ / items_ / tiles_);
+    return thread < items_ ? static_cast<int32_t>(begin_of(thread, 0) / tiles_) : panels_;
   }
 
   // Calls fn(row_begin, row_end, panel_begin, panel_end) for the at most three rectangles of one item.
   template <class Fn>
   void visit(int64_t item, Fn&& fn) const {
-    const int64_t run = run_of(item);
-    int64_t at = run * units_ / items_;
-    const int64_t end = (run + 1) * units_ / items_;
+    const int64_t thread = item % threads_, index = item / threads_;  // see ThreadPool
+    int64_t at = begin_of(thread, index);
+    const int64_t end = begin_of(thread, index + 1);
     while (at < end) {
       const int64_t panel = at / tiles_, tile = at % tiles_;
       if (tile == 0 && end - at >= tiles_) {
@@ -47,12 +47,8 @@ class LinearSplit {
   }
 
  private:
-  // A thread of the pool takes every threads-th item. Those are neighbours here: it goes on with the panel that its
-  // last item asked for.
-  int64_t run_of(int64_t item) const {
-    const int64_t thread = item % threads_, longer = items_ % threads_;
-    return thread * (items_ / threads_) + std::min(thread, longer) + item / threads_;
-  }
+  // Where item `index` of a thread begins: (panel, row tile) in units of row tiles.
+  int64_t begin_of(int64_t thread, int64_t index) const;
 
   int32_t row_of(int64_t tile) const {
     return static_cast<int32_t>(tile * kTileRows < rows_ ? tile * kTileRows : rows_);

@@ -192,6 +192,22 @@ void linear_items_of_a_thread_are_neighbours() {
   }
 }
 
+// Of as many panels as items, only those where one thread's run ends and the next begins are met twice.
+void linear_items_end_with_their_panels() {
+  for (int32_t rows : {64, 128, 512}) {
+    for (int32_t panels : {9, 15, 24}) {
+      const LinearSplit split(rows, panels, 2);
+      std::vector<int> meetings(static_cast<size_t>(panels));
+      for (int64_t item = 0; item < split.items(); ++item) {
+        split.visit(item, [&](int32_t, int32_t, int32_t panel_begin, int32_t panel_end) {
+          for (int32_t p = panel_begin; p < panel_end; ++p) ++meetings[static_cast<size_t>(p)];
+        });
+      }
+      CHECK(std::count_if(meetings.begin(), meetings.end(), [](int count) { return count > 1; }) <= 1);
+    }
+  }
+}
+
 template <class Error, class Fn>
 bool throws(Fn&& fn) {
   try {
@@ -262,6 +278,7 @@ int main() {
   legato::buffers_that_are_live_together_do_not_overlap();
   legato::linear_items_cover_each_unit_once();
   legato::linear_items_of_a_thread_are_neighbours();
+  legato::linear_items_end_with_their_panels();
   legato::work_may_be_cut_in_any_way();
   legato::a_model_and_its_file_go_in_any_order();
   legato::calls_out_of_order_are_refused();

@@ -4,7 +4,8 @@
 // levels take it in `kSubs` parts, each with its own form of the line and of the word. Nothing here depends on how many
 // rows share a step, and mac() is all that orders the sum of an output element.
 
-constexpr int32_t kWord = 4;  // bytes of activations in a step, as they are stored
+constexpr int32_t kWord = 4;        // bytes of activations in a step, as they are stored
+constexpr int32_t kWideSteps = 16;  // of words that are widened at a time, and lie together
 
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
 using Shorts = uint16_t __attribute__((vector_size(4 * kLanes)));
@@ -49,7 +50,8 @@ struct DotF32 {
   static constexpr int32_t kColumnBytes = 4;                    // of one column in a line
   static constexpr int32_t kStepBytes = kPanel * kColumnBytes;  // of a step in a panel
   static constexpr int32_t kFreshLines = 4;                     // cache lines of a step that no step before it has read
-  static constexpr int32_t kWordBytes = kWord;
+  static constexpr bool kWidens = false;                        // whether words are widened beforehand
+  static constexpr bool kKeeps = false;                         // whether lines are kept
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t) { return splat(load_as<float>(p)); }
   static LEGATO_INLINE Acc mac(Acc acc, Vf line, Vf word) { return add_product(acc, line, word); }
@@ -76,21 +78,27 @@ struct DotBf16 : DotF32 {
 #else
 
 // Part 0 is the odd k of the pair, part 1 the even: the order of vdpbf16ps, and so its bits, since a product of two
-// bf16 is exact in f32. A bf16 is the upper half of an f32. The words are widened to f32 beforehand: a broadcast from
-// memory is free, one that has to cut a word in two takes the place of an FMA.
+// bf16 is exact in f32. A bf16 is the upper half of an f32. The words are widened to f32 beforehand, the even k of
+// kWideSteps and then the odd: a broadcast from memory is free, one that has to cut a word in two takes the place of an
+// FMA.
 struct DotBf16 : DotF32 {
+  static constexpr bool kWidens = true;
   static constexpr int32_t kSubs = 2;
-  static constexpr int32_t kWordBytes = 8;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
     const Ints pairs = load_as<Ints>(p);
     return reinterpret_cast<Vf>(sub == 0 ? pairs & -65536 : pairs << 16);
   }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t sub) {
-    return splat(load_as<float>(p + (sub == 0 ? sizeof(float) : 0)));
+    return splat(load_as<float>(p + (sub == 0 ? kWideSteps * kWord : 0)));
   }
 };
 
-// The same on expanded weights: the f32 of the even k of a pair, then those of the odd.
+// The same, and the lines as f32 are kept for other tiles: the even k of a step's pairs, then the odd.
+struct DotKeep : DotBf16 {
+  static constexpr bool kKeeps = true;
+};
+
+// The same from lines that DotKeep has kept.
 struct DotWide : DotBf16 {
   static constexpr int32_t kStepBytes = 2 * kPanel * kColumnBytes;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
@@ -123,11 +131,11 @@ constexpr int32_t kWidePart = 64;  // bytes of one part of WideWords
 // u8 codes by s8 activations, code = (byte >> Shift) & Mask, from a start value. All sums are exact.
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
+  static constexpr bool kKeeps = false;
   static constexpr int32_t kColumnBytes = 4;
   static constexpr int32_t kStepBytes = kPanel * kColumnBytes;
   // The high nibbles' lines were the low ones'; what is new are the scales and minima of the next group.
   static constexpr int32_t kFreshLines = Shift == 0 ? 4 : 1;
-  static constexpr int32_t kWordBytes = kWord;
 
 #if defined(LEGATO_ISA_portable)
   // Whole numbers in f32: a group's sum stays below 2^24, so each step is exact. Part i is byte i of the word.

@@ -1,5 +1,6 @@
-// Weights expanded once for many rows: bf16 to f32, nibbles to bytes and their factors to f32. The values, and so the
-// sums, are those of the packed weights; what is saved is to widen or unpack them again for each tile of rows.
+// Weights expanded once for many rows: bf16 to f32 (by the first tile of rows, see DotKeep), nibbles to bytes and their
+// factors to f32. The values, and so the sums, are those of the packed weights; what is saved is to widen or unpack
+// them again for each tile of rows.
 
 constexpr int32_t kExpandRows = 3 * kTileRows;  // fewer: not worth it
 
@@ -18,15 +19,11 @@ LEGATO_INLINE int32_t expanded_k(const Weight& w) {
   return kBytes / ((w.has_min ? 8 : 4) * kPanel + w.group * kPanel) * w.group;
 }
 
-// Pairs of k, each in two parts, even and odd: see DotWide.
-LEGATO_INLINE void expand_bf16(const uint8_t* pairs, int32_t k, float* out) {
-  for (int32_t i = 0; i < k / 2; ++i, pairs += kPanel * 4, out += 2 * kPanel) {
-    LEGATO_UNROLL for (int32_t c = 0; c < kPanel; c += kLanes) {
-      const VfPair both = load_bf16_pairs(pairs + c * 4);
-      store(out + c, both.first);
-      store(out + kPanel + c, both.second);
-    }
-  }
+// Where weights [k, ...) of a panel begin; k is a multiple of expanded_k.
+LEGATO_INLINE const uint8_t* packed_at(const Weight& w, const uint8_t* panel, int32_t k) {
+  if (w.type == WeightType::bf16) return panel + static_cast<int64_t>(k) * kPanel * 2;
+  const int64_t group_bytes = (w.has_min ? 4 : 2) * kPanel + w.group / 2 * kPanel;
+  return panel + k / w.group * group_bytes;
 }
 
 // Groups as pack.h lays them out, into: [64] f32 d, [64] f32 m if has_min, then [group / 4][64][4] codes.
@@ -46,15 +43,5 @@ void expand_q4(const Weight& w, const uint8_t* groups, int32_t k, uint8_t* out) 
     }
     groups += half_bytes;
     out += 2 * half_bytes;
-  }
-}
-
-// Weights [k_begin, k_begin + k) of a panel; k_begin is a multiple of expanded_k.
-void expand(const Weight& w, const uint8_t* panel, int32_t k_begin, int32_t k, uint8_t* out) {
-  if (w.type == WeightType::bf16) {
-    expand_bf16(panel + static_cast<int64_t>(k_begin) * kPanel * 2, k, reinterpret_cast<float*>(out));
-  } else {
-    const int64_t group_bytes = (w.has_min ? 4 : 2) * kPanel + w.group / 2 * kPanel;
-    expand_q4(w, panel + k_begin / w.group * group_bytes, k, out);
   }
 }

@@ -33,8 +33,9 @@ TileFn tile_fn(const Weight& w, int32_t rows) {
   return w.has_min ? code_tile_fn<Codes::q4_min>(rows) : code_tile_fn<Codes::q4>(rows);
 }
 
-TileFn expanded_tile_fn(const Weight& w, int32_t rows) {
+TileFn expanded_tile_fn(const Weight& w, [[maybe_unused]] const Run& run, int32_t rows) {
 #if !defined(LEGATO_ISA_avx512_bf16)
+  if (run.kept != nullptr) return float_tile_fn<DotKeep>(rows);
   if (w.type == WeightType::bf16) return float_tile_fn<DotWide>(rows);
 #endif
   return w.has_min ? code_tile_fn<Codes::expanded_min>(rows) : code_tile_fn<Codes::expanded>(rows);
@@ -110,19 +111,26 @@ struct PanelPass {
       const Vf start = splat(start_of(row + m));
       LEGATO_UNROLL for (int32_t c = 0; c < kPanel; c += kLanes) store(y + m * kPanel + c, start);
     }
-    if (!expanded) return run({panel, 0, args.w.k_pad}, row, rows, tile, y);
+    if (!expanded) return run({panel, 0, args.w.k_pad, nullptr}, row, rows, tile, y);
     const int32_t step = expanded_k(args.w);
     for (int32_t k = 0; k < args.w.k_pad; k += step) {
       const int32_t n = smaller(step, args.w.k_pad - k);
-      expand(args.w, panel, k, n, scratch.expanded);
-      run({scratch.expanded, k, n}, row, rows, tile, y);
+      const uint8_t* packed = packed_at(args.w, panel, k);
+      int32_t done = 0;
+      if (args.w.type == WeightType::q4) {
+        expand_q4(args.w, packed, n, scratch.expanded);
+      } else {
+        done = first_part(rows, kTileRows);
+        run({packed, k, n, reinterpret_cast<float*>(scratch.expanded)}, row, done, tile, y);
+      }
+      run({scratch.expanded, k, n, nullptr}, row + done, rows - done, done == 0 ? tile : tile + 1, y + done * kPanel);
     }
   }
 
   void run(const Run& part, int32_t row, int32_t rows, int32_t tile, float* y) {
     for (int32_t done = 0; done < rows; ++tile) {
       const int32_t count = first_part(rows - done, kTileRows);
-      const TileFn fn = expanded ? expanded_tile_fn(args.w, count) : tile_fn(args.w, count);
+      const TileFn fn = expanded ? expanded_tile_fn(args.w, part, count) : tile_fn(args.w, count);
       fn(args, row + done, part, prefetch.tiles[smaller(tile, kAskingTiles)], y + done * kPanel);
       done += count;
     }

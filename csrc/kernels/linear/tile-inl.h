@@ -35,19 +35,21 @@ struct Run {
   const uint8_t* weights;
   int32_t k_begin;
   int32_t k;
+  float* kept;  // where a tile that keeps its lines puts them: [k][64]
 };
 
 // y[row of the tile][64] += the run's products, before bias and activation.
 using TileFn = void (*)(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead, float* y);
 
-// acc[m][v] += line v . word m, for one step; `lines` begins at this block's first column of its line.
+// acc[m][v] += line v . word m, for one step; `lines` begins at this block's first column of its line, `kept` too.
 template <class Dot, int32_t M>
 LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
-                            int64_t row_bytes) {
+                            int64_t row_bytes, float* kept) {
   LEGATO_UNROLL for (int32_t sub = 0; sub < Dot::kSubs; ++sub) {
     typename Dot::Line line[kBlockVecs];
     LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
       line[v] = Dot::line(lines + v * kLanes * Dot::kColumnBytes, sub);
+      if constexpr (Dot::kKeeps) store(kept + (sub == 0 ? kPanel : 0) + v * kLanes, line[v]);
     }
     LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
       const typename Dot::Line word = Dot::word(words + m * row_bytes, sub);
@@ -59,56 +61,71 @@ LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8
 // `count` steps, a multiple of U.
 template <class Dot, int32_t M, int32_t U = kUnrolled>
 LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
-                             int64_t row_bytes, int32_t count, Ahead& ahead) {
+                             int64_t row_bytes, int32_t count, Ahead& ahead, float* kept = nullptr) {
   for (int32_t s = 0; s < count; s += U) {
     if constexpr (M > 1) {
       for (int32_t i = 0; i < ahead.lines; ++i) ahead.ask(U / 4);
     }
     LEGATO_UNROLL for (int32_t i = 0; i < U; ++i) {
       if constexpr (M == 1) ahead.ask(Dot::kFreshLines);
-      run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * Dot::kWordBytes, row_bytes);
+      run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * kWord, row_bytes, kept);
+      if constexpr (Dot::kKeeps) kept += 2 * kPanel;
     }
     lines += U * Dot::kStepBytes;
-    words += U * Dot::kWordBytes;
+    words += U * kWord;
   }
 }
 
-// y[64] of each row += `steps` over K. `lines` and `words` begin at the first step.
+constexpr int32_t kWideRun = 128;  // of K: the f32 words of a tile stay in the first cache
+
+// kWideSteps words of each row as f32, the even k and then the odd. A few at a time, so that multiply-adds run beside.
+template <int32_t M>
+LEGATO_INLINE void widen(const uint8_t* words, int64_t row_bytes, float* wide) {
+  LEGATO_UNROLL for (int32_t m = 0; m < M; ++m, words += row_bytes, wide += kWideRun) {
+    for (int32_t i = 0; i < kWideSteps; i += kLanes) {
+      const VfPair both = load_bf16_pairs(words + i * kWord);
+      store(wide + i, both.first);
+      store(wide + kWideSteps + i, both.second);
+    }
+  }
+}
+
+// y[64] of each row += `steps` over K. `lines`, `words` and `kept` begin at the first step.
 template <class Dot, int32_t M>
 LEGATO_INLINE void float_run(const uint8_t* lines, const uint8_t* words, int64_t row_bytes, int32_t steps, Ahead& ahead,
-                             float* y) {
+                             float* kept, float* y) {
+  [[maybe_unused]] alignas(64) float wide[M][Dot::kWidens ? kWideRun : 1];
   for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
     Vf acc[M][kBlockVecs];
     LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
       LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = load(y + m * kPanel + column + v * kLanes);
     }
-    run_steps<Dot, M>(acc, lines + column * Dot::kColumnBytes, words, row_bytes, steps, ahead);
+    const uint8_t* at = lines + column * Dot::kColumnBytes;
+    if constexpr (Dot::kWidens) {
+      for (int32_t s = 0; s < steps; s += kWideSteps) {
+        float* some = wide[0] + 2 * s;
+        if (column == 0) widen<M>(words + s * kWord, row_bytes, some);
+        run_steps<Dot, M>(acc, at + s * Dot::kStepBytes, reinterpret_cast<const uint8_t*>(some), sizeof(wide[0]),
+                          kWideSteps, ahead, Dot::kKeeps ? kept + s * 2 * kPanel + column : nullptr);
+      }
+    } else {
+      run_steps<Dot, M>(acc, at, words, row_bytes, steps, ahead);
+    }
     LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
       LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
     }
   }
 }
 
-constexpr int32_t kWideRun = 128;  // of K: its f32 words stay in the first cache
-
 // f32, f16 and bf16 weights: one sum over the whole of K.
 template <class Dot, int32_t M>
 void float_tile(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead, float* y) {
-  const int64_t value_bytes = args.x.type == ActType::f32 ? 4 : 2;
-  const int64_t row_bytes = args.x.k_pad * value_bytes;
+  const int32_t value_bytes = args.x.type == ActType::f32 ? 4 : 2;
+  const int64_t row_bytes = static_cast<int64_t>(args.x.k_pad) * value_bytes;
   const uint8_t* words = static_cast<const uint8_t*>(args.x.data) + row * row_bytes + run.k_begin * value_bytes;
-  if constexpr (Dot::kWordBytes == kWord) {
-    float_run<Dot, M>(run.weights, words, row_bytes, static_cast<int32_t>(run.k * value_bytes / kWord), ahead, y);
-  } else {
-    alignas(64) float wide[M][kWideRun];
-    for (int32_t k = 0; k < run.k; k += kWideRun) {
-      const int32_t n = smaller(run.k - k, kWideRun);
-      for (int32_t m = 0; m < M; ++m) {
-        const uint16_t* x = reinterpret_cast<const uint16_t*>(words + m * row_bytes) + k;
-        for (int32_t i = 0; i < n; i += kLanes) store(wide[m] + i, load_bf16(x + i));
-      }
-      const uint8_t* lines = run.weights + static_cast<int64_t>(k) / 2 * Dot::kStepBytes;
-      float_run<Dot, M>(lines, reinterpret_cast<const uint8_t*>(wide), kWideRun * sizeof(float), n / 2, ahead, y);
-    }
+  const int32_t steps = run.k * value_bytes / kWord, limit = Dot::kWidens ? kWideRun / 2 : steps;
+  for (int32_t s = 0; s < steps; s += limit) {
+    float_run<Dot, M>(run.weights + static_cast<int64_t>(s) * Dot::kStepBytes, words + s * kWord, row_bytes,
+                      smaller(limit, steps - s), ahead, Dot::kKeeps ? run.kept + s * 2 * kPanel : nullptr, y);
   }
 }

@@ -79,7 +79,7 @@ void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::st
   AlignedBuffer scratch(kLinearScratchBytes);
   nb::gil_scoped_release release;
   const FlushDenormals flush;
-  table.linear({x.view(), w, e}, row_begin, row_end, panel_begin, panel_end, scratch.data());
+  table.linear({x.view(), w, e}, row_begin, row_end, panel_begin, panel_end, nullptr, scratch.data());
 }
 
 // Copies of one weight, so many that together they have `bytes` bytes: a step through them reads memory, not a cache.
@@ -87,6 +87,7 @@ struct Workload {
   std::vector<LinearArgs> copies;
   int32_t rows;
   int32_t panels;  // of one copy
+  size_t panel_bytes;
 };
 
 double time_call(const KernelTable& table, const Workload& work, int threads, double min_seconds) {
@@ -95,11 +96,14 @@ double time_call(const KernelTable& table, const Workload& work, int threads, do
   for (int t = 0; t < threads; ++t) scratch.emplace_back(kLinearScratchBytes);
   const LinearSplit split(work.rows, work.panels, threads);
   const auto pass = [&] {
-    for (const LinearArgs& args : work.copies) {
+    for (size_t i = 0; i < work.copies.size(); ++i) {
+      const LinearArgs& args = work.copies[i];
+      const uint8_t* next = work.copies[(i + 1) % work.copies.size()].w.panels;
       pool.run(split.items(), [&](int64_t item, int thread) {
         void* memory = scratch[static_cast<size_t>(thread)].data();
-        split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
-          table.linear(args, row_begin, row_end, panel_begin, panel_end, memory);
+        const uint8_t* own = next + static_cast<size_t>(split.first_panel(thread)) * work.panel_bytes;
+        split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end, bool last) {
+          table.linear(args, row_begin, row_end, panel_begin, panel_end, last ? own : nullptr, memory);
         });
       });
     }
@@ -119,7 +123,7 @@ double linear_bench(const Weight& shape, const std::string& act_format, int32_t 
   const size_t copies = bytes / copy_bytes + 1;
   AlignedBuffer weights(copies * copy_bytes, Pages::huge);
   std::memset(weights.data(), 0x3c, weights.size());  // ordinary small numbers in every format
-  Workload work = {{}, m, panels};
+  Workload work = {{}, m, panels, copy_bytes / static_cast<size_t>(panels)};
   for (size_t i = 0; i < copies; ++i) {
     Weight w = shape;
     w.panels = weights.as<uint8_t>() + i * copy_bytes;

@@ -70,8 +70,10 @@ struct Epilogue {
 };
 
 // Rows [row_begin, row_end) x output panels [panel_begin, panel_end) (glu: panel pairs). scratch: kLinearScratchBytes,
-// 64-byte aligned, private to the calling thread. Store and add write the n columns of f32 `out`; glu writes all 64 of
-// each of its panels, and quantized outputs get whole panels too (0 in the pad, which has no weights).
+// 64-byte aligned, private to the calling thread. next: the weights that the thread will probably read after these
+// panels, asked for meanwhile by several tiles of rows (a single one asks within its panel); null: the panels behind.
+// Store and add write the n columns of f32 `out`; glu writes all 64 of each of its panels, and quantized outputs get
+// whole panels too (0 in the pad, which has no weights).
 struct LinearArgs {
   Acts x;
   Weight w;
@@ -224,7 +226,7 @@ struct KernelTable {
   void (*norm)(const NormArgs&, int32_t row_begin, int32_t row_end);
   void (*quantize)(const QuantizeArgs&, int32_t row_begin, int32_t row_end);
   void (*linear)(const LinearArgs&, int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end,
-                 void* scratch);
+                 const uint8_t* next, void* scratch);
   void (*heads_to_cache)(const HeadsArgs&, int32_t row_begin, int32_t row_end);
   void (*attention)(const AttentionArgs&, const AttentionItem&);
   // Merge partials of splits [0, n) in ascending order for one (row, q head).

@@ -117,6 +117,7 @@ class Model {
     AlignedBuffer scratch;
     SamplingScratch sampling;
     std::vector<const float*> partials;
+    const uint8_t* next_weights = nullptr;  // that it reads after those of this matrix product
   };
 
   BoundOp bind(const OpSpec& op);

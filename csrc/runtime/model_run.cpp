@@ -130,14 +130,16 @@ void Model::run_linear(const LinearArgs& args, int32_t rows) {
   if (rows == 0) return;
   const LinearSplit split(rows, panels_of(args).count, options_.threads);
   pool_.run(split.items(), [&](int64_t item, int thread) {
-    void* scratch = threads_[static_cast<size_t>(thread)].scratch.data();
-    split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
-      kernels_.linear(args, row_begin, row_end, panel_begin, panel_end, scratch);
+    ThreadState& state = threads_[static_cast<size_t>(thread)];
+    split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end, bool last) {
+      kernels_.linear(args, row_begin, row_end, panel_begin, panel_end, last ? state.next_weights : nullptr,
+                      state.scratch.data());
     });
   });
 }
 
-// Threads that wait, from now until `op` begins, ask for the weights that they will read in it.
+// Threads that wait, from now until `op` begins, ask for the weights that they will read in it, and so do those that
+// multiply the last of what they have before it.
 void Model::ask_ahead(const BoundOp& op, const StepInput& step) {
   constexpr size_t kMost = 1 << 19;  // bytes of a thread's second cache
   const auto& args = std::get<LinearArgs>(op.args);
@@ -147,9 +149,9 @@ void Model::ask_ahead(const BoundOp& op, const StepInput& step) {
   const LinearSplit split(static_cast<int32_t>(rows), panels, options_.threads);
   for (int32_t t = 0; t < options_.threads; ++t) {
     const int32_t begin = split.first_panel(t), end = t + 1 < options_.threads ? split.first_panel(t + 1) : panels;
-    if (begin >= end) continue;
-    const size_t share = static_cast<size_t>(end - begin) * bytes;
-    pool_.ahead(t, {args.w.panels + static_cast<size_t>(begin) * bytes, std::min(kMost, share)});
+    const uint8_t* weights = args.w.panels + static_cast<size_t>(begin) * bytes;
+    threads_[static_cast<size_t>(t)].next_weights = begin < end ? weights : nullptr;
+    if (begin < end) pool_.ahead(t, {weights, std::min(kMost, static_cast<size_t>(end - begin) * bytes)});
   }
 }
 

@@ -26,21 +26,24 @@ class LinearSplit {
     return thread < items_ ? static_cast<int32_t>(begin_of(thread, 0) / tiles_) : panels_;
   }
 
-  // Calls fn(row_begin, row_end, panel_begin, panel_end) for the at most three rectangles of one item.
+  // Calls fn(row_begin, row_end, panel_begin, panel_end, last) for the at most three rectangles of one item; `last`: it
+  // is the last of its thread's.
   template <class Fn>
   void visit(int64_t item, Fn&& fn) const {
     const int64_t thread = item % threads_, index = item / threads_;  // see ThreadPool
     int64_t at = begin_of(thread, index);
     const int64_t end = begin_of(thread, index + 1);
+    const bool last_item = item + threads_ >= items_;
     while (at < end) {
       const int64_t panel = at / tiles_, tile = at % tiles_;
       if (tile == 0 && end - at >= tiles_) {
         const int64_t last = end / tiles_;
-        fn(0, rows_, static_cast<int32_t>(panel), static_cast<int32_t>(last));
         at = last * tiles_;
+        fn(0, rows_, static_cast<int32_t>(panel), static_cast<int32_t>(last), last_item && at == end);
       } else {
         const int64_t stop = end < (panel + 1) * tiles_ ? end : (panel + 1) * tiles_;
-        fn(row_of(tile), row_of(tile + stop - at), static_cast<int32_t>(panel), static_cast<int32_t>(panel + 1));
+        fn(row_of(tile), row_of(tile + stop - at), static_cast<int32_t>(panel), static_cast<int32_t>(panel + 1),
+           last_item && stop == end);
         at = stop;
       }
     }

@@ -85,7 +85,7 @@ void check_products(const KernelTable& kernels, const Case& c, int32_t n, Epilog
   const Rows quantized_out(ActType::s8, 64, width, 1);
   Epilogue e = {kind, Activation::none, 1.0f, bias.data(), quantized ? nullptr : out.data(), width, quantized_out.acts};
   AlignedBuffer scratch(kLinearScratchBytes);
-  kernels.linear({x.acts, w, e}, 0, kRows, 0, panels, scratch.data());
+  kernels.linear({x.acts, w, e}, 0, kRows, 0, panels, nullptr, scratch.data());
 
   std::vector<float> column(kK);
   unpack_column(w, 0, column.data());

@@ -159,7 +159,7 @@ void linear_items_cover_each_unit_once() {
         const LinearSplit split(rows, panels, threads);
         std::vector<int> seen(static_cast<size_t>(rows) * static_cast<size_t>(panels));
         for (int64_t item = 0; item < split.items(); ++item) {
-          split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end) {
+          split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end, bool) {
             for (int32_t p = panel_begin; p < panel_end; ++p) {
               for (int32_t r = row_begin; r < row_end; ++r) ++seen[static_cast<size_t>(p * rows + r)];
             }
@@ -180,12 +180,16 @@ void linear_items_of_a_thread_are_neighbours() {
         const LinearSplit split(rows, panels, threads);
         for (int32_t thread = 0; thread < threads; ++thread) {
           int32_t at = split.first_panel(thread);
+          bool ended = false;
           for (int64_t item = thread; item < split.items(); item += threads) {
-            split.visit(item, [&](int32_t, int32_t, int32_t panel_begin, int32_t panel_end) {
+            split.visit(item, [&](int32_t, int32_t, int32_t panel_begin, int32_t panel_end, bool last) {
+              CHECK(!ended);
               CHECK(panel_begin == at || panel_begin == at - 1);  // two items may share a panel's rows
               at = panel_end;
+              ended = last;
             });
           }
+          CHECK(ended == (thread < split.items()));
         }
       }
     }

@@ -51,12 +51,12 @@ LEGATO_INLINE float start_of_products(const LinearArgs& args, int32_t row) {
 }
 
 // The weights that tiles ask for while they are computed. A single tile runs ahead in its own panel; several share the
-// panel that comes after it, `stride` bytes on, so that it is there when the first of them begins.
+// panel that comes after it, so that it is there when the first of them begins.
 constexpr int32_t kAskingTiles = 8;
 struct Prefetch {
   Ahead tiles[kAskingTiles + 1];  // the last: of all other tiles, which ask for nothing
 
-  Prefetch(const uint8_t* panel, size_t panel_bytes, size_t stride, int32_t rows) {
+  Prefetch(const uint8_t* panel, const uint8_t* after, size_t panel_bytes, int32_t rows) {
     for (Ahead& ahead : tiles) ahead = {panel, 0};
     constexpr int32_t kLines = 16;  // of the panel, at most, that 4 steps read
     if (rows <= kTileRows) {
@@ -65,7 +65,7 @@ struct Prefetch {
     }
     const int32_t shares = rows <= 3 * kTileRows ? 2 : rows <= kAskingTiles * kTileRows ? 4 : kAskingTiles;
     for (int32_t i = 0; i < shares; ++i) {
-      tiles[i] = {panel + stride + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i), kLines / shares};
+      tiles[i] = {after + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i), kLines / shares};
     }
   }
 };
@@ -83,7 +83,8 @@ struct LinearScratch {
 };
 static_assert(sizeof(LinearScratch) == kLinearScratchBytes);
 
-// One panel of weights and the tiles of rows that it meets. `rows`: of the whole call, from row_begin on.
+// One panel of weights and the tiles of rows that it meets. `rows`: of the whole call, from row_begin on. `after`: the
+// panel to ask for meanwhile.
 struct PanelPass {
   const LinearArgs& args;
   LinearScratch& scratch;
@@ -92,13 +93,13 @@ struct PanelPass {
   bool expanded;
   Prefetch prefetch;
 
-  PanelPass(const LinearArgs& a, LinearScratch& s, int32_t begin, int32_t rows, int32_t index)
+  PanelPass(const LinearArgs& a, LinearScratch& s, int32_t begin, int32_t rows, const uint8_t* at, const uint8_t* after)
       : args(a),
         scratch(s),
         row_begin(begin),
-        panel(a.w.panels + static_cast<size_t>(index) * a.w.panel_bytes),
+        panel(at),
         expanded(expands(a.w) && rows >= kExpandRows),
-        prefetch(panel, a.w.panel_bytes, a.e.kind == EpilogueKind::glu ? 2 * a.w.panel_bytes : a.w.panel_bytes, rows) {}
+        prefetch(at, after, a.w.panel_bytes, rows) {}
 
   float start_of(int32_t row) const {
     const int32_t index = row - row_begin;
@@ -152,7 +153,7 @@ void load_channels(const Weight& w, int32_t panel, float* channels) {
 }
 
 void linear(const LinearArgs& args, int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end,
-            void* scratch) {
+            const uint8_t* next, void* scratch) {
   const bool glu = args.e.kind == EpilogueKind::glu;
   LinearScratch& s = *static_cast<LinearScratch*>(scratch);
   const int32_t all = row_end - row_begin;
@@ -165,7 +166,10 @@ void linear(const LinearArgs& args, int32_t row_begin, int32_t row_end, int32_t 
       load_bias(args, second, s.up_bias);
       load_channels(args.w, second, s.up_channels);
     }
-    PanelPass pass(args, s, row_begin, all, first), up_pass(args, s, row_begin, all, second);
+    const size_t bytes = args.w.panel_bytes, one_on = static_cast<size_t>(second - first) * bytes;
+    const uint8_t* at = args.w.panels + static_cast<size_t>(first) * bytes;
+    const uint8_t* after = panel + 1 == panel_end && next != nullptr ? next : at + bytes + one_on;
+    PanelPass pass(args, s, row_begin, all, at, after), up_pass(args, s, row_begin, all, at + one_on, after + one_on);
     const int32_t columns = glu ? kPanel : smaller(args.w.n - panel * kPanel, kPanel);
     // Products that wait for other parts of K leave the first cache; else they are finished while they are in it.
     const int32_t limit = pass.expanded ? kChunkRows : kTileRows;

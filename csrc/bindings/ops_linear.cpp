@@ -5,8 +5,10 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,20 +92,28 @@ struct Workload {
   size_t panel_bytes;
 };
 
+// As Model runs them: each thread asks for the weights of the copy after its own, while it multiplies its last tiles
+// and while it waits.
 double time_call(const KernelTable& table, const Workload& work, int threads, double min_seconds) {
   ThreadPool pool(threads);
   std::vector<AlignedBuffer> scratch;
   for (int t = 0; t < threads; ++t) scratch.emplace_back(kLinearScratchBytes);
   const LinearSplit split(work.rows, work.panels, threads);
+  const auto weights_of = [&](const LinearArgs& args, int thread) {
+    const auto begin = static_cast<size_t>(split.first_panel(thread)) * work.panel_bytes;
+    const auto end = static_cast<size_t>(split.first_panel(thread + 1)) * work.panel_bytes;
+    return std::span(args.w.panels + begin, std::min(kAheadBytes, end - begin));
+  };
   const auto pass = [&] {
     for (size_t i = 0; i < work.copies.size(); ++i) {
       const LinearArgs& args = work.copies[i];
-      const uint8_t* next = work.copies[(i + 1) % work.copies.size()].w.panels;
+      const LinearArgs& next = work.copies[(i + 1) % work.copies.size()];
+      for (int t = 0; t < threads; ++t) pool.ahead(t, weights_of(next, t));
       pool.run(split.items(), [&](int64_t item, int thread) {
         void* memory = scratch[static_cast<size_t>(thread)].data();
-        const uint8_t* own = next + static_cast<size_t>(split.first_panel(thread)) * work.panel_bytes;
+        const uint8_t* after = weights_of(next, thread).data();
         split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end, bool last) {
-          table.linear(args, row_begin, row_end, panel_begin, panel_end, last ? own : nullptr, memory);
+          table.linear(args, row_begin, row_end, panel_begin, panel_end, last ? after : nullptr, memory);
         });
       });
     }

@@ -141,17 +141,16 @@ void Model::run_linear(const LinearArgs& args, int32_t rows) {
 // Threads that wait, from now until `op` begins, ask for the weights that they will read in it, and so do those that
 // multiply the last of what they have before it.
 void Model::ask_ahead(const BoundOp& op, const StepInput& step) {
-  constexpr size_t kMost = 1 << 19;  // bytes of a thread's second cache
   const auto& args = std::get<LinearArgs>(op.args);
   const size_t rows = op.out_domain ? step.out_rows.size() : step.tokens.size();
   if (rows == 0) return;
   const auto [panels, bytes] = panels_of(args);
   const LinearSplit split(static_cast<int32_t>(rows), panels, options_.threads);
   for (int32_t t = 0; t < options_.threads; ++t) {
-    const int32_t begin = split.first_panel(t), end = t + 1 < options_.threads ? split.first_panel(t + 1) : panels;
+    const int32_t begin = split.first_panel(t), end = split.first_panel(t + 1);
     const uint8_t* weights = args.w.panels + static_cast<size_t>(begin) * bytes;
     threads_[static_cast<size_t>(t)].next_weights = begin < end ? weights : nullptr;
-    if (begin < end) pool_.ahead(t, {weights, std::min(kMost, static_cast<size_t>(end - begin) * bytes)});
+    if (begin < end) pool_.ahead(t, {weights, std::min(kAheadBytes, static_cast<size_t>(end - begin) * bytes)});
   }
 }
 

@@ -12,6 +12,8 @@
 
 namespace legato {
 
+constexpr size_t kAheadBytes = 1 << 19;  // of weights that a thread asks for ahead, at most: of its second cache
+
 // A matrix product of rows x panels in panel-major order of (panel, row tile): each thread has a run of almost equal
 // length, so that also 15 panels keep two threads busy and each thread reads few weights. Items cut a thread's run
 // where panels end, if it has as many: to come back to a panel for its other rows costs what it cost at first.
@@ -21,9 +23,9 @@ class LinearSplit {
 
   int64_t items() const { return items_; }
 
-  // The panel that thread `thread` of the pool begins with.
+  // The panel that thread `thread` of the pool begins with; of the thread after the last, where the panels end.
   int32_t first_panel(int32_t thread) const {
-    return thread < items_ ? static_cast<int32_t>(begin_of(thread, 0) / tiles_) : panels_;
+    return thread < std::min<int64_t>(items_, threads_) ? static_cast<int32_t>(begin_of(thread, 0) / tiles_) : panels_;
   }
 
   // Calls fn(row_begin, row_end, panel_begin, panel_end, last) for the at most three rectangles of one item; `last`: it

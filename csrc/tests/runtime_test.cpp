@@ -190,6 +190,8 @@ void linear_items_of_a_thread_are_neighbours() {
             });
           }
           CHECK(ended == (thread < split.items()));
+          const int32_t after = split.first_panel(thread + 1);
+          CHECK(after == at || after == at - 1);
         }
       }
     }
@@ -203,7 +205,7 @@ void linear_items_end_with_their_panels() {
       const LinearSplit split(rows, panels, 2);
       std::vector<int> meetings(static_cast<size_t>(panels));
       for (int64_t item = 0; item < split.items(); ++item) {
-        split.visit(item, [&](int32_t, int32_t, int32_t panel_begin, int32_t panel_end) {
+        split.visit(item, [&](int32_t, int32_t, int32_t panel_begin, int32_t panel_end, bool) {
           for (int32_t p = panel_begin; p < panel_end; ++p) ++meetings[static_cast<size_t>(p)];
         });
       }

@@ -93,6 +93,7 @@ def _http() -> dict[str, Target]:
     for key, strings in (("structured", "of any length"), ("structured-short", "of at most 24 and 12 characters")):
         what = f"32 sequences with a JSON schema, strings {strings}"
         rows[key] = Target(what, "int8", "without", 0.95, "x", "structured.py")
+        rows[key + "-sampled"] = Target(f"{what}, temperature 0.7", "int8", "without", 0.95, "x", "structured.py")
     what = "longest gap of 32 streams beside a prompt of 6,000 tokens"
     rows["step-time"] = Target(what, "int8", "`--max-step-ms 100`", 1.2, "x", "step_time.py", at_least=False)
     return rows

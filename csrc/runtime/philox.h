@@ -5,9 +5,9 @@
 
 namespace legato {
 
-// One uniform in [0, 1) for (seed, choice, position), the same as legato.sampling.uniform.
-inline float philox_uniform(uint64_t seed, uint32_t choice, uint32_t position) {
-  uint32_t c[4] = {position, choice, 0, 0};
+// One uniform in [0, 1) for (seed, choice, position, attempt), the same as legato.sampling.uniform.
+inline float philox_uniform(uint64_t seed, uint32_t choice, uint32_t position, uint32_t attempt) {
+  uint32_t c[4] = {position, choice, attempt, 0};
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53} * c[0], p1 = uint64_t{0xCD9E8D57} * c[2];

@@ -57,7 +57,7 @@ const uint8_t* narrow(const SlotParams& p, const uint8_t* mask, SamplingScratch&
   return scratch.mask.data();
 }
 
-int32_t choose(const KernelTable& kernels, const SlotParams& p, int32_t position, std::span<float> logits,
+int32_t choose(const KernelTable& kernels, const SlotParams& p, float uniform, std::span<float> logits,
                const uint8_t* mask, SamplingScratch& scratch) {
   SampleArgs args{};
   args.logits = logits.data();
@@ -67,7 +67,7 @@ int32_t choose(const KernelTable& kernels, const SlotParams& p, int32_t position
   args.top_k = p.top_k;
   args.top_p = p.top_p;
   args.min_p = p.min_p;
-  args.uniform = philox_uniform(p.seed, p.choice, static_cast<uint32_t>(position));
+  args.uniform = uniform;
   args.scratch_ids = scratch.ids.data();
   args.scratch_values = scratch.values.data();
   kernels.sample(args);
@@ -136,7 +136,10 @@ SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int3
   ban_bad_words(slot, logits, scratch);
   SampledRow row;
   const std::span<float> known = p.vocab_size > 0 ? logits.first(static_cast<size_t>(p.vocab_size)) : logits;
-  row.token = choose(kernels, p, sampled, known, narrow(p, mask, scratch), scratch);
+  // A token drawn without the mask may have been refused, which tells of its number: a row with one has its own.
+  const uint32_t attempt = mask == nullptr ? 0 : 1;
+  const float uniform = philox_uniform(p.seed, p.choice, static_cast<uint32_t>(sampled), attempt);
+  row.token = choose(kernels, p, uniform, known, narrow(p, mask, scratch), scratch);
   // Backwards: a token replaced twice gets its first value back.
   for (auto it = scratch.raw.rbegin(); it != scratch.raw.rend(); ++it)
     logits[static_cast<size_t>(it->first)] = it->second;

@@ -1,12 +1,12 @@
 """Structured output with the tokenizer of the default model, and with the model itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from legato import LLM, SamplingParams, StructuredOutputsParams
 from legato.core.config import GrammarConfig, ModelConfig
-from legato.core.types import StepPlan
+from legato.core.types import StepPlan, StepResult
 from legato.engine.start import engine_file
 from legato.executor.native import NativeExecutor
 from legato.sampling.compiler import GrammarCompiler, Vocabulary
@@ -84,8 +84,10 @@ PEOPLE = {
 }
 
 
-def test_c03_guided_answers_are_the_same_alone_in_a_crowd_and_preempted() -> None:
-    """C03, P1: tokens and log probabilities of guided answers, beside free ones, bit for bit."""
+def test_c03_guided_answers_are_the_same_alone_in_a_crowd_and_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C03, P1: tokens and log probabilities of guided answers, beside free ones, bit for bit. Also where the logits of
+    refused tokens are not kept.
+    """
     talks = [[{"role": "user", "content": f"{number}. List some people as JSON."}] for number in range(4)]
     guided = StructuredOutputsParams(json=PEOPLE)
     params = [
@@ -107,12 +109,22 @@ def test_c03_guided_answers_are_the_same_alone_in_a_crowd_and_preempted() -> Non
             outputs = [llm.chat(talk, one, use_tqdm=False)[0] for talk, one in zip(talks, params, strict=True)]
         return [(one.token_ids, one.logprobs, one.finish_reason) for output in outputs for one in output.outputs]
 
+    again: list[int] = []
+
+    def forgets(executor: NativeExecutor, plan: StepPlan, result: StepResult, masks: Mapping[int, bytes]) -> StepResult:
+        again.extend(masks)
+        return result
+
     with LLM(max_num_seqs=8) as roomy:
         alone, crowd = answers(roomy, together=False), answers(roomy, together=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(NativeExecutor, "sample_again", forgets)
+            computed_again = answers(roomy, together=True)
+    assert again
     with LLM(max_num_seqs=8, num_blocks=13, enable_prefix_caching=False) as starved:
         preempted = answers(starved, together=True)
         assert starved._engine.loop.stats.preemptions > 0
-    assert alone == crowd == preempted
+    assert alone == crowd == computed_again == preempted
     assert all(finish == "stop" for _, _, finish in alone[:3])
 
 

@@ -113,7 +113,7 @@ class ScriptedExecutor:
 
     emit: the script. faulty(history) -> bool: flags the row whose token is the last of `history`.
     host_slots: of the host tier. lose(copy) -> bool: this copy fails. host: label and content of its slots.
-    keeps_logits: rows can be sampled again.
+    keeps_logits: rows can be sampled again. redraws: what is sampled with a mask is another token than without.
     gate: `collect` waits until it is set. failing_steps: `collect` raises for these step ids.
     repeats: a sequence may compute its last row again, as one does that has ended before the others of a padded batch.
     plans: every plan that was launched, for tests that look at them.
@@ -138,6 +138,7 @@ class ScriptedExecutor:
         lose: Callable[[BlockCopy], bool] | None = None,
         repeats: bool = False,
         keeps_logits: bool = True,
+        redraws: bool = False,
     ) -> None:
         self._info = ExecutorInfo(
             name="scripted",
@@ -158,6 +159,7 @@ class ScriptedExecutor:
         self.lose = lose
         self._repeats = repeats
         self.keeps_logits = keeps_logits
+        self._redraws = redraws
         self.host: dict[tuple[int, int], tuple[bytes, list[_Kv]]] = {}
         self.gate = threading.Event()
         self.gate.set()
@@ -212,7 +214,7 @@ class ScriptedExecutor:
         for output, mask in masks.items():
             slot = self._slots[plan.out_params[output]]
             assert not slot.has_penalties, "the slot has seen the first token"
-            tokens[output] = allowed_from(mask, tokens[output], self._info.vocab_size)
+            tokens[output] = self._masked(mask, tokens[output])
         return replace(result, tokens=tokens)
 
     def load_adapter(self, slot: int, path: str) -> None:
@@ -306,10 +308,15 @@ class ScriptedExecutor:
             assert plan.out_params[outputs[0]] == plan.seq_slots[index]
             token = -1 if faults[rows[-1]] else self.emit(slot.history, slot.params, slot.seen)
             if plan.masks and plan.out_masks[outputs[0]] >= 0:
-                token = allowed_from(plan.masks[plan.out_masks[outputs[0]]], token, self._info.vocab_size)
+                token = self._masked(plan.masks[plan.out_masks[outputs[0]]], token)
             sampled[outputs[0]] = token
             if slot.has_penalties:
                 slot.seen.append(token)
+
+    def _masked(self, mask: bytes, token: int) -> int:
+        """The token of a row with a mask; token: the one without."""
+        size = self._info.vocab_size
+        return allowed_from(mask, (token * 5 + 3) % size if self._redraws and token >= 0 else token, size)
 
     def _find_computed(self, plan: StepPlan, index: int, position: int, slot: _Slot) -> None:
         """A sequence begins at `position`: what comes before is in the cache, found by the widest group."""

@@ -54,7 +54,7 @@ class CompiledGrammar(Protocol):
     """A grammar that is ready for use. Every sequence gets a matcher of its own.
 
     max_tokens: an answer of JSON is brought to its end before it is that long; None: it is not. may_retry: a token that
-    was sampled without a mask may be sampled again with one, and is the same if it fits.
+    was sampled without a mask may be sampled again with one if it does not fit.
     """
 
     vocab_size: int

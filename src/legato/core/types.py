@@ -250,7 +250,8 @@ class StepPlan:
     """One step over one ragged batch, frozen. Flat columns are read by the native binding without a copy.
 
     Rows of a sequence are consecutive and in position order: sequence s has rows row_offsets[s]:row_offsets[s + 1].
-    A row with purpose PROMPT_LOGPROBS samples nothing: its result is the log probability of its target.
+    A row with purpose PROMPT_LOGPROBS samples nothing: its result is the log probability of its target. With a mask a
+    token is drawn by another random number than without.
     """
 
     step_id: int

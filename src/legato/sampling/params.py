@@ -65,12 +65,17 @@ def may_close(params: SamplingParams) -> bool:
 
 
 def may_retry(params: SamplingParams) -> bool:
-    """Whether a token sampled without a mask is the one sampled with it if that allows it, and leaves no trace if not.
+    """Whether tokens may be sampled without a mask, and again with it where it refuses them: with the mask alone, the
+    answer would be as likely.
 
-    The best of all tokens is also the best of those that fit. Penalties and bad_words count what was sampled.
+    The best of all tokens is also the best of those that fit. Of sampled ones, p of them all becomes p + (1 - z) p / z
+    = p / z for those that fit, z of them all. Filters are not so: how much they leave depends on the mask. Penalties
+    and bad_words count what was sampled.
     """
-    penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-    return params.temperature < GREEDY_BELOW and penalties == (1.0, 0.0, 0.0) and not params.bad_words
+    if (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1.0, 0.0, 0.0):
+        return False
+    filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+    return not params.bad_words and (params.temperature < GREEDY_BELOW or not filtered)
 
 
 def slot_reset(request: Request, choice: int, slot: int, output: Sequence[int]) -> SlotReset:

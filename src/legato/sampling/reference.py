@@ -58,7 +58,9 @@ def sample_row(
         logits, adjusted = logits[: params.vocab_size], adjusted[: params.vocab_size]
     if np.isneginf(adjusted).all():
         return SampledToken(-1, float("nan"), ())
-    token = choose(adjusted, params, uniform(params.seed, params.choice, position + 1))
+    # A token drawn without the mask may have been refused, which tells of its number: a row with one has its own.
+    attempt = 0 if mask is None else 1
+    token = choose(adjusted, params, uniform(params.seed, params.choice, position + 1, attempt))
     if params.num_logprobs < 0:
         return SampledToken(token, float("nan"), ())
     logprob, best = top_logprobs(logits, token, params.num_logprobs)

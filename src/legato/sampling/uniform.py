@@ -1,7 +1,7 @@
-"""One uniform number per (seed, choice, position): a token never depends on what else is in the batch.
+"""One uniform number per (seed, choice, position, attempt): a token never depends on what else is in the batch.
 
 Philox4x32-10 from J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. The key is the seed, the
-counter is (position, choice, 0, 0).
+counter is (position, choice, attempt, 0).
 """
 
 __all__ = ["philox4x32", "uniform"]
@@ -28,11 +28,11 @@ def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tupl
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
+def uniform(seed: int, choice: int, position: int, attempt: int = 0) -> float:
     """A multiple of 2^-24 in [0, 1), exact in float32.
 
     `seed` is any 64-bit integer (a negative one counts as its two's complement), `position` the absolute position of
-    the token being sampled.
+    the token being sampled. `attempt` is 1 for a token that is sampled with a mask, and 0 without one.
     """
     key = (seed & _MASK32, (seed >> 32) & _MASK32)
-    return (philox4x32((position, choice, 0, 0), key)[0] >> 8) * 2.0**-24
+    return (philox4x32((position, choice, attempt, 0), key)[0] >> 8) * 2.0**-24

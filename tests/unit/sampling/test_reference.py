@@ -121,6 +121,30 @@ def test_draws_follow_the_distribution():
     assert chi_square < 16.3  # 0.999 quantile of chi-square with 3 degrees of freedom
 
 
+def test_c03_a_token_drawn_again_with_a_mask_where_it_refuses_is_as_likely_as_with_the_mask_alone():
+    """C03. Not so with the number of the first draw: it tells which of the tokens were refused."""
+    logits = row(1, 0.5, 2, 0, 1.5, -1, 0.2)
+    mask = bytes([0b1011010])
+    allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), count=7, bitorder="little"))
+    params = replace(PLAIN, temperature=0.8)
+    weights = np.exp(logits[allowed].astype(np.float64) / params.temperature)
+    expected = 4000 * weights / weights.sum()
+    masked = np.full(7, -np.inf, np.float32)
+    masked[allowed] = logits[allowed]
+
+    def chi_square(again):
+        counts = np.zeros(7)
+        for seed in range(4000):
+            seeded = replace(params, seed=seed)
+            token = sample_row(logits, seeded, [], 8).token
+            counts[token if token in allowed else again(seeded)] += 1
+        return ((counts[allowed] - expected) ** 2 / expected).sum()
+
+    least = 16.3  # 0.999 quantile of chi-square with 3 degrees of freedom
+    assert chi_square(lambda seeded: sample_row(logits, seeded, [], 8, mask).token) < least
+    assert chi_square(lambda seeded: choose(masked, seeded, uniform(seeded.seed, 0, 9))) > least
+
+
 def test_the_uniform_belongs_to_the_sampled_position():
     logits = np.zeros(1000, np.float32)
     assert sample_row(logits, PLAIN, [], 41).token == int(uniform(11, 0, 42) * 1000)

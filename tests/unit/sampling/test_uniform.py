@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 
 from legato.sampling.uniform import philox4x32, uniform
@@ -25,8 +27,8 @@ def test_uniform_is_the_first_word_cut_to_24_bits():
     assert uniform(0, 0, 0) == (0x6627E8D5 >> 8) / 2**24
 
 
-def test_uniform_differs_by_seed_choice_and_position():
-    points = [(seed, choice, position) for seed in (0, 1, 1 << 32, -1) for choice in (0, 1) for position in (0, 1, 99)]
+def test_uniform_differs_by_seed_choice_position_and_attempt():
+    points = list(product((0, 1, 1 << 32, -1), (0, 1), (0, 1, 99), (0, 1)))
     values = {uniform(*point) for point in points}
     assert len(values) == len(points)
     assert all(0.0 <= value < 1.0 for value in values)

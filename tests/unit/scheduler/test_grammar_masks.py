@@ -1,7 +1,7 @@
 """What a grammar does to a sequence: a mask on each sampled row, an end where nothing can follow."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -321,7 +321,9 @@ def test_a_grammar_that_breaks_at_a_token_that_does_not_fit_ends_its_sequence_on
 @pytest.mark.parametrize(
     "fields",
     [
-        {"temperature": 0.7},
+        {"temperature": 0.7, "top_k": 5},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 0.7, "min_p": 0.1},
         {"presence_penalty": 0.5},
         {"frequency_penalty": 0.5},
         {"repetition_penalty": 1.1},
@@ -336,6 +338,16 @@ def test_masks_do_not_wait_where_a_second_try_may_differ(fields: dict[str, objec
     assert [plan.masks for plan in fake.plans] == [(mask_of(10),), (mask_of(11),)]
 
 
+@pytest.mark.parametrize(
+    "fields", [{"temperature": 0.7}, {"temperature": 0.7, "top_k": -1}, {"temperature": 0.0, "top_k": 5}]
+)
+def test_masks_wait_where_a_second_try_leaves_the_answer_as_likely(fields: dict[str, object]) -> None:
+    grammar = Steps(((10,), (11,)), waits=frozenset({1}))
+    _, fake = run(with_grammar(make_request("r", [1], **{"max_tokens": 5, **fields}), grammar), (10, 11))
+    assert grammar.may_retry == [True]
+    assert [plan.masks for plan in fake.plans] == [(mask_of(10),), ()]
+
+
 def test_masks_do_not_wait_where_a_row_cannot_be_computed_again() -> None:
     grammar = Steps(((10,), (11,)), waits=frozenset({1}))
     state = CacheGroup("state", "state", None, num_layers=1, bytes_per_block=0)
@@ -343,28 +355,47 @@ def test_masks_do_not_wait_where_a_row_cannot_be_computed_again() -> None:
     assert grammar.may_retry == [False]
 
 
-@given(data=st.data())
-def test_masks_that_wait_change_no_answer(data: st.DataObject) -> None:
+def hashed(history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
+    return (END, *range(10, 32))[(sum(history) * 7 + len(history) + params.seed) % 23]
+
+
+ALLOWED = st.lists(st.sets(st.sampled_from((END, *range(10, 30))), min_size=1).map(tuple), min_size=1, max_size=12)
+STEPS = st.lists(ALLOWED.map(tuple), min_size=1, max_size=4).map(lambda steps: dict(enumerate(steps)))
+WAITS = st.frozensets(st.integers(1, 11))
+
+
+def answers(
+    steps: Mapping[int, tuple[tuple[int, ...], ...]], waits: frozenset[int], temperature: float, **executor: object
+) -> dict[tuple[str, int], object]:
+    """What a request for each of `steps` answers, all together; the keys are seeds, and more."""
+    sizes = {"block_size": 4, "vocab_size": VOCAB, "max_position": 28}
+    fake = ScriptedExecutor(emit=hashed, redraws=temperature > 0, **sizes, **executor)  # type: ignore[arg-type]
+    requests = [
+        with_grammar(
+            make_request(f"r{i}", range(3 + i), max_tokens=10, temperature=temperature, seed=i, ends={END}),
+            Steps(allowed, waits=waits),
+        )
+        for i, allowed in steps.items()
+    ]
+    outcomes = drive(scheduler_for(fake, max_num_batched_tokens=16), fake, requests)
+    return {key: (each.tokens, each.finish, each.stop_token, each.error) for key, each in outcomes.items()}
+
+
+@given(steps=STEPS, waits=WAITS, num_blocks=st.sampled_from((7, 9, 100)), keeps_logits=st.booleans())
+def test_masks_that_wait_change_no_greedy_answer(
+    steps: dict[int, tuple[tuple[int, ...], ...]], waits: frozenset[int], num_blocks: int, keeps_logits: bool
+) -> None:
     """C03: with preemptions and prefix hits, too."""
-    sets = st.sets(st.sampled_from((END, *range(10, 30))), min_size=1).map(tuple)
-    steps = data.draw(st.lists(st.lists(sets, min_size=1, max_size=12).map(tuple), min_size=1, max_size=4))
-    waits = data.draw(st.frozensets(st.integers(1, 11)))
-    num_blocks = data.draw(st.sampled_from((7, 9, 100)))
-    sizes = {"block_size": 4, "vocab_size": VOCAB, "max_position": 28, "keeps_logits": data.draw(st.booleans())}
+    sizes = {"num_blocks": num_blocks, "keeps_logits": keeps_logits}
+    assert answers(steps, waits, 0.0, **sizes) == answers(steps, frozenset(), 0.0, **sizes)
 
-    def answers(waits: frozenset[int]):
-        fake = ScriptedExecutor(num_blocks=num_blocks, emit=emit, **sizes)  # type: ignore[arg-type]
-        requests = [
-            with_grammar(
-                make_request(f"r{i}", range(3 + i), max_tokens=10, temperature=0.0, seed=i, ends={END}),
-                Steps(allowed, waits=waits),
-            )
-            for i, allowed in enumerate(steps)
-        ]
-        outcomes = drive(scheduler_for(fake, max_num_batched_tokens=16), fake, requests)
-        return {key: (each.tokens, each.finish, each.stop_token, each.error) for key, each in outcomes.items()}
 
-    def emit(history: Sequence[int], params: SlotReset, seen: Sequence[int]) -> int:
-        return (END, *range(10, 32))[(sum(history) * 7 + len(history) + params.seed) % 23]
-
-    assert answers(waits) == answers(frozenset())
+@given(steps=STEPS, waits=WAITS, num_blocks=st.sampled_from((7, 9)), keeps_logits=st.booleans())
+def test_c03_where_masks_wait_a_sampled_answer_depends_on_its_request_alone(
+    steps: dict[int, tuple[tuple[int, ...], ...]], waits: frozenset[int], num_blocks: int, keeps_logits: bool
+) -> None:
+    """C03, P1: with preemptions, and where the row of a refused token has to be computed again."""
+    alone: dict[tuple[str, int], object] = {}
+    for i, allowed in steps.items():
+        alone |= answers({i: allowed}, waits, 1.0, num_blocks=100)
+    assert answers(steps, waits, 1.0, num_blocks=num_blocks, keeps_logits=keeps_logits) == alone

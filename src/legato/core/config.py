@@ -237,7 +237,8 @@ class GrammarConfig:
     grammar_timeout: float = flag(2.0, "seconds of CPU time that compiling a grammar may take")
     grammar_closing_tokens: int = flag(
         64,
-        "tokens before max_tokens from which on an answer in JSON is brought to its end (at most a quarter); 0: none",
+        "tokens before max_tokens from which on an answer in JSON is brought to its end (at most a quarter), "
+        "and 10 for each open bracket if that is more (at most three quarters); 0: none",
     )
     grammar_cache_size: int = flag(64, "compiled grammars that are kept for the next request")
 

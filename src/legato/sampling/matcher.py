@@ -54,8 +54,8 @@ class TokenMatcher:
     until then.
     """
 
-    __slots__ = ("_closing_in", "_ends", "_grammar", "_matcher", "_may_retry", "complete", "failure",
-                 "mask")  # fmt: skip
+    __slots__ = ("_closes", "_ends", "_grammar", "_left", "_matcher", "_max_tokens", "_may_retry", "_open_brackets",
+                 "complete", "failure", "mask")  # fmt: skip
 
     def __init__(
         self, grammar: MaskedGrammar, matcher: LLMatcher, ends: frozenset[int], max_tokens: int | None, may_retry: bool
@@ -63,16 +63,17 @@ class TokenMatcher:
         self._grammar = grammar
         self._matcher = matcher
         self._ends = sum(1 << end for end in ends if end < grammar.vocab_size)
-        closing = grammar.closing
-        self._closing_in = sys.maxsize if closing is None or max_tokens is None else closing.begins_at(max_tokens)
         self._may_retry = may_retry
+        self._max_tokens = self._left = sys.maxsize if max_tokens is None else max_tokens
+        self._open_brackets = 0
+        self._closes = False
         self.complete = False
         self.failure: str | None = None
         self.mask: bytes | None = self._with_ends(grammar.first)
 
     def accept(self, token: int) -> None:
         """The sequence goes on with `token`, which fits and is no end token."""
-        self._closing_in -= 1
+        self._count(token)
         if self._matcher.consume_token(token) and self._may_wait():
             self.mask = None
         else:
@@ -88,12 +89,20 @@ class TokenMatcher:
             self._find_mask()
         return False
 
+    def _count(self, token: int) -> None:
+        """Once an answer is being closed, it is until it ends."""
+        closing = self._grammar.closing
+        self._left -= 1
+        if closing is not None and not self._closes:
+            self._open_brackets += closing.opens[token]
+            self._closes = self._left <= closing.takes(self._max_tokens, self._open_brackets)
+
     def _may_wait(self) -> bool:
         """Whether the mask can wait until a token does not fit: it does where the answer cannot end here.
 
         Where only one text can follow, a mask allows one way to write it, and `fits` would allow any.
         """
-        if not self._may_retry or self._closing_in <= 0:
+        if not self._may_retry or self._closes:
             return False
         return not self._matcher.is_accepting() and not self._matcher.compute_ff_bytes()
 
@@ -107,7 +116,7 @@ class TokenMatcher:
             self.complete = True
             return
         self.mask = self._with_ends(raw)
-        if self._closing_in <= 0 and grammar.closing is not None:
+        if self._closes and grammar.closing is not None:
             self.mask = grammar.closing.narrow(self.mask, self._ends)
 
     def _with_ends(self, raw: bytes) -> bytes:

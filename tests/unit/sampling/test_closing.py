@@ -10,7 +10,7 @@ from support.byte_level import EOS, TOKENIZER, byte_tokens
 from support.conformance import walk
 from support.grammars import allowed, compiled, make_compiler, schema
 
-TOKENS = [b"", b'"', b'"}', b"]", b'a"', b"{", b",", b"[1", b"null", b"x"]
+TOKENS = [b"", b'"', b'"}', b"]", b'a"', b"{", b",", b"[1", b"null", b"7"]
 
 
 def mask_of(*tokens: int) -> bytes:
@@ -23,7 +23,9 @@ def mask_of(*tokens: int) -> bytes:
         ((0, 1, 5, 8), (0,)),  # the end token, which is 0 here
         ((1, 2, 3, 4, 5, 8), (1, 2)),
         ((3, 4, 5, 8), (3,)),
-        ((4, 5, 6, 7, 8), (4, 8)),
+        ((4, 5, 6, 7, 8, 9), (6,)),
+        ((4, 5, 7, 8, 9), (8,)),
+        ((4, 5, 7, 9), (4, 9)),
         ((5, 7), (5, 7)),
     ],
 )
@@ -31,8 +33,33 @@ def test_what_is_left_of_a_mask(mask: tuple[int, ...], left: tuple[int, ...]) ->
     assert Closing(TOKENS, 64).narrow(mask_of(*mask), 1) == mask_of(*left)
 
 
-def test_closing_takes_a_quarter_at_most() -> None:
-    assert [Closing(TOKENS, 64).begins_at(n) for n in (1, 3, 4, 100, 1000)] == [1, 3, 3, 75, 936]
+def test_closing_takes_a_quarter_at_most_and_more_inside_many_brackets() -> None:
+    closing = Closing(TOKENS, 64)
+    assert closing.opens == [0, 0, -1, -1, 0, 1, 0, 1, 0, 0]
+    assert [closing.takes(n, 0) for n in (1, 3, 4, 100, 1000)] == [0, 0, 1, 25, 64]
+    assert [closing.takes(1000, n) for n in (-3, 2, 54, 55, 900)] == [64, 64, 540, 550, 750]
+
+
+SUM = {
+    "type": "object",
+    "properties": {"l": {"anyOf": [{"$ref": "#"}, {"type": "integer"}]}, "r": {"type": "integer"}},
+    "required": ["l", "r"],
+    "additionalProperties": False,
+}
+
+
+def test_a_model_that_only_opens_objects_is_brought_to_an_end() -> None:
+    """Each of them has to say something before it may close."""
+    matcher = compiled(schema(SUM)).matcher(frozenset({EOS}), 400)
+    opening, tokens = byte_tokens('{"l":'), []
+    while not matcher.complete and len(tokens) < 400:
+        fitting, wish = allowed(matcher.mask), opening[len(tokens) % len(opening)]
+        if wish not in fitting:
+            opening = [-1]
+        tokens.append(wish if wish in fitting else fitting[0])
+        matcher.accept(tokens[-1])
+    assert matcher.complete
+    assert json.loads(TOKENIZER.decode(tokens))
 
 
 PEOPLE = {

@@ -130,8 +130,9 @@ class EngineClient:
 
     def abort(self, request_id: str) -> None:
         """End a request whose outputs nobody reads any more."""
-        if self._streams.pop(request_id, None) is not None:
-            self._loop.abort(request_id)
+        if request_id in self._streams:
+            self._loop.abort(request_id)  # first: what is open no more, the engine knows of
+            del self._streams[request_id]
 
     @property
     def num_open(self) -> int:

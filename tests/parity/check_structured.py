@@ -1,6 +1,7 @@
 """Answers of a model to the whole corpus of JSON schemas: they end, and they fit.
 
 usage: check_structured.py [MODEL] [--format NAME] [--max-tokens N] [--temperature T] [--rounds N] [--show]
+(with `tests` in PYTHONPATH).
 Every answer of a bounded schema ends with "stop" and fits; at most 5 % of the others end by length, and the grammar
 accepted all of their tokens (one that it does not accept ends an answer with an error). Exits with status 1 where that
 does not hold. Takes a minute.

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from legato.core.errors import RequestError
 
-__all__ = ["CompiledGrammar", "Grammar", "Matcher", "StructuredOutputsParams"]
+__all__ = ["CompiledGrammar", "Grammar", "Matcher", "StructuredOutputsParams", "allows", "json_grammar"]
 
 _OPTIONS = "x-guidance"  # where llguidance reads options from inside a schema
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object")
@@ -48,6 +48,11 @@ class Matcher(Protocol):
     def failure(self) -> str | None: ...
     def fits(self, token: int) -> bool: ...
     def accept(self, token: int) -> None: ...
+
+
+def allows(mask: bytes, token: int) -> bool:
+    """Whether a mask has the bit of a token."""
+    return bool(mask[token // 8] >> token % 8 & 1)
 
 
 class CompiledGrammar(Protocol):

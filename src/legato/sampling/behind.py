@@ -1,7 +1,7 @@
 """A grammar for an answer that comes behind reasoning."""
 
 from legato.core.answers import AnswerGate, Reasoning
-from legato.core.grammar import CompiledGrammar, Matcher
+from legato.core.grammar import CompiledGrammar, Matcher, allows
 
 __all__ = ["BehindReasoning"]
 
@@ -53,7 +53,7 @@ class _Matcher:
 
     def fits(self, token: int) -> bool:
         mask = self.mask
-        return self._inner.fits(token) if mask is None else bool(mask[token // 8] >> token % 8 & 1)
+        return self._inner.fits(token) if mask is None else allows(mask, token)
 
     def accept(self, token: int) -> None:
         if self._gate.push(token):

@@ -6,6 +6,7 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING
 
+from legato.core.grammar import allows
 from legato.sampling.closing import Closing
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class TokenMatcher:
     def fits(self, token: int) -> bool:
         """Whether a token may come next. If not, `mask` is there now."""
         if self.mask is not None:
-            return bool(self.mask[token // 8] >> token % 8 & 1)
+            return allows(self.mask, token)
         if self._matcher.validate_tokens([token]) == 1:
             return True
         if self.failure is None:
@@ -122,6 +123,6 @@ class TokenMatcher:
     def _with_ends(self, raw: bytes) -> bytes:
         size = self._grammar.vocab_size
         num_bytes = (size + 7) // 8
-        if not raw[size // 8] >> size % 8 & 1:
+        if not allows(raw, size):
             return raw[:num_bytes]
         return (int.from_bytes(raw, "little") & ~(1 << size) | self._ends).to_bytes(len(raw), "little")[:num_bytes]

@@ -4,6 +4,9 @@ A field is in one of three classes: a body's own fields work; `ACCEPTED` ones ha
 given; the rest is refused by name, `refused` ones as not supported and all others as unknown. null means left out.
 """
 
+import ast
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -15,6 +18,18 @@ from legato.core.errors import RequestError
 __all__ = ["Accepted", "Body", "parse_body", "unknown_field"]
 
 MAX_PATH = 256  # characters of a field's name in an error
+_SHOULD_BE = {  # by pydantic's type of the error: all that the annotations of bodies can give
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+# A value in pydantic's list of them, which are written as in Python.
+_LITERAL = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|True|False|-?\d+""")
 
 
 class Body(BaseModel):
@@ -105,7 +120,7 @@ def _request_error(error: ValidationError, known: Mapping[str, Any]) -> RequestE
 
     Never the value itself, which may be huge or private.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False, include_input=False)
     fields = [_field(each["loc"], known, missing=each["type"] == "missing") for each in found]
     field = max(fields, key=len)  # the first of them
     first, where = found[fields.index(field)], _path(field)
@@ -113,17 +128,17 @@ def _request_error(error: ValidationError, known: Mapping[str, Any]) -> RequestE
         return RequestError(f"unknown field: {where}", param=where, code="unknown_parameter")
     if first["type"] == "missing":
         return RequestError(f"{where} is required", param=where, code="missing_required_parameter")
-    here = (_said(each) for each, other in zip(found, fields, strict=True) if other == field)
-    messages = dict.fromkeys(each.removeprefix("Value error, ").removeprefix("Input ") for each in here)
-    message = " or ".join(messages).replace(" or should be ", " or ")
-    return RequestError(f"{where} {message}", param=where, code="invalid_type")
+    here = (_should_be(each) for each, other in zip(found, fields, strict=True) if other == field)
+    return RequestError(f"{where} should be {' or '.join(dict.fromkeys(here))}", param=where, code="invalid_type")
 
 
-def _said(found: ErrorDetails) -> str:
-    """A finding as pydantic words it, with JSON's names for the values that there are."""
-    if found["type"] == "literal_error":
-        return found["msg"].replace("True", "true").replace("False", "false")
-    return found["msg"]
+def _should_be(found: ErrorDetails) -> str:
+    """What a value should be, in JSON's words."""
+    if found["type"] != "literal_error":
+        return _SHOULD_BE.get(found["type"], "another value")
+    values = map(ast.literal_eval, _LITERAL.findall(found["ctx"]["expected"]))
+    *others, last = (json.dumps(value, ensure_ascii=False) for value in values)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _field(location: Sequence[str | int], known: Any, *, missing: bool) -> list[str | int]:

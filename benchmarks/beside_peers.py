@@ -10,9 +10,10 @@ workloads has a file of its own, whose rows stand in place of those of the run o
 import statistics
 from contextlib import ExitStack
 
-from common import Result, arguments, legato, peers_dir, run_json, say
-from engines import awake, legato_run, peers_for, turns, write_work
+from common import Result, arguments, peers_dir, say
+from engines import Run, awake, legato_run, peers_for, threads, turns, write_work
 
+from legato.bench.machine import Limits, default_level
 from legato.bench.workloads import DEFAULT, Job, standard
 from legato.build.engine_file import EngineFile
 from legato.core.config import ModelConfig
@@ -33,8 +34,10 @@ def main() -> None:
     missing = ", ".join(peer.name for peer in candidates if peer not in chosen)
     notes = [f"Legato's KV cache: {kv_dtype(args.kv_cache_dtype)}", *([f"not measured: {missing}"] if missing else [])]
     file = engine_file(ModelConfig(format=args.format))
+    bandwidths: list[float] = []
     with ExitStack() as stack:
-        runs = {"Legato": legato_run(args.format, ("--kv-cache-dtype", args.kv_cache_dtype))}
+        legato = legato_run(args.format, ("--kv-cache-dtype", args.kv_cache_dtype))
+        runs = {"Legato": beside_bandwidth(legato, bandwidths)}
         runs |= awake(stack, chosen, write_work(stack, work))
         seconds = turns(runs, args.workloads, args.rounds, say)
     some = [] if args.workloads == list(DEFAULT) else args.workloads
@@ -42,7 +45,8 @@ def main() -> None:
     for name, jobs in work.items():
         add(result, f"{name}-{args.format}", jobs, {engine: of[name] for engine, of in seconds.items()}, notes)
     if "single" in work:
-        add_share(result, f"single-{args.format}-share", file, seconds["Legato"]["single"], work["single"])
+        times = list(zip(seconds["Legato"]["single"], bandwidths, strict=True))
+        add_share(result, f"single-{args.format}-share", file, times, work["single"])
     result.save()
 
 
@@ -61,14 +65,28 @@ def add(result: Result, key: str, jobs: list[Job], seconds: dict[str, list[float
         result.add(key, ratio, rates, "output tok/s" if single else "total tok/s", notes)
 
 
-def add_share(result: Result, key: str, file: EngineFile, seconds: list[float], jobs: list[Job]) -> None:
+def beside_bandwidth(legato: Run, bandwidths: list[float]) -> Run:
+    """Legato's run, and after each one of `single` the bytes per second that memory gives at that moment."""
+
+    def run(name: str) -> float:
+        seconds = legato(name)
+        if name == "single":
+            bandwidths.append(Limits(default_level(), threads()).bandwidth(0.5))
+        return seconds
+
+    return run
+
+
+def add_share(result: Result, key: str, file: EngineFile, times: list[tuple[float, float]], jobs: list[Job]) -> None:
     """Bytes of the linear weights that the decode steps read, over the whole time (the prefill's too)."""
-    bandwidth = run_json(legato("bench", "machine", "--json", "-"))["results"]["read_bandwidth"]
-    best = max(bandwidth.values())
     step = sum(record.size for record in file.tensors if record.kind == 0)
-    rates = [step * jobs[0].max_tokens / value / 1e9 for value in seconds]
-    notes = [f"{step / 1e6:.1f} MB of linear weights in a step; read bandwidth {best / 1e9:.1f} GB/s"]
-    result.add(key, statistics.median(rates) * 1e9 / best, {"Legato": rates}, "GB/s of weights", notes)
+    rates = [step * jobs[0].max_tokens / seconds for seconds, _ in times]
+    share = statistics.median(rate / read for rate, (_, read) in zip(rates, times, strict=True))
+    measured = sorted(read / 1e9 for _, read in times)
+    note = (
+        f"{step / 1e6:.1f} MB of linear weights in a step; read bandwidth {measured[0]:.1f} to {measured[-1]:.1f} GB/s"
+    )
+    result.add(key, share, {"Legato": [rate / 1e9 for rate in rates]}, "GB/s of weights", [note])
 
 
 if __name__ == "__main__":

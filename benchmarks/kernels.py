@@ -2,7 +2,8 @@
 
 python benchmarks/kernels.py [--rounds 3] [--seconds 0.3]
 
-A figure takes the four shapes of a layer of the default model together: what they do over the time that they take.
+A figure takes the four shapes of a layer of the default model together: what they do over the time that they take, and
+their share of the limits measured beside each.
 """
 
 import statistics
@@ -14,7 +15,7 @@ from common import Result, arguments, legato, run_json, say
 from legato.bench.ops import SHAPES
 
 MANY = (64, 128, 512)  # rows
-LAYER = {f"{n}x{k}" for n, k in SHAPES[:4]}
+LAYER = [f"{n}x{k}" for n, k in SHAPES[:4]]
 FORMATS = ("int8", "bf16", "q4_1")
 KV_DTYPES = ("bf16", "int8")
 
@@ -31,6 +32,8 @@ def main() -> None:
             "attention",
             "--formats",
             *FORMATS,
+            "--shapes",
+            *LAYER,
             "--rows",
             1,
             *MANY,
@@ -47,26 +50,41 @@ def main() -> None:
 
 
 def add_linears(result: Result, rounds: Sequence[dict[str, Any]]) -> None:
-    peaks = {kind: statistics.median(r["peaks"][kind] for r in rounds) / 1e9 for kind in ("int8", "bf16")}
     for format in ("int8", "bf16"):
-        rates = {f"M = {m}": [layer(r, format, m, "operations") / 1e9 for r in rounds] for m in MANY}
-        shares = {m: [layer(r, format, m, "operations") / r["peaks"][format] for r in rounds] for m in MANY}
-        worst = min(statistics.median(values) for values in shares.values())
-        result.add(f"linear-{format}", worst, rates, "GOP/s", [f"measured peak {peaks[format]:.0f} GOP/s"])
-    bandwidth = statistics.median(r["read_bandwidth"] for r in rounds)
+        found = {m: [layer(r, format, m) for r in rounds] for m in MANY}
+        worst = min(statistics.median(share(kernels, "of_peak") for kernels in of) for of in found.values())
+        rates = {f"M = {m}": [rate(kernels, "operations") for kernels in of] for m, of in found.items()}
+        peaks = [kernel["peak"] / 1e9 for of in found.values() for kernels in of for kernel in kernels]
+        shares = ", ".join(
+            f"M = {m} {statistics.median(share(kernels, 'of_peak') for kernels in of):.1%}" for m, of in found.items()
+        )
+        note = f"{shares} of the peak beside each kernel, {min(peaks):.0f} to {max(peaks):.0f} GOP/s"
+        result.add(f"linear-{format}", worst, rates, "GOP/s", [note])
     for format in FORMATS:
-        rates = [layer(r, format, 1, "bytes") for r in rounds]
-        share = statistics.median(rate / r["read_bandwidth"] for rate, r in zip(rates, rounds, strict=True))
-        notes = [f"read bandwidth {bandwidth / 1e9:.1f} GB/s"]
-        result.add(f"m1-{format}", share, {"M = 1": [rate / 1e9 for rate in rates]}, "GB/s of weights", notes)
+        of = [layer(r, format, 1) for r in rounds]
+        value = statistics.median(share(kernels, "of_bandwidth") for kernels in of)
+        read = [kernel["bandwidth"] / 1e9 for kernels in of for kernel in kernels]
+        notes = [f"read bandwidth beside each kernel {min(read):.1f} to {max(read):.1f} GB/s"]
+        rates = {"M = 1": [rate(kernels, "bytes") for kernels in of]}
+        result.add(f"m1-{format}", value, rates, "GB/s of weights", notes)
 
 
-def layer(results: dict[str, Any], format: str, rows: int, quantity: str) -> float:
-    """Operations or bytes per second of a layer's linear ops."""
+def layer(results: dict[str, Any], format: str, rows: int) -> list[dict[str, Any]]:
+    """A layer's linear ops."""
     names = {f"linear {format} {shape}" for shape in LAYER}
-    kernels = [k for k in results["kernels"] if k["name"] in names and k["rows"] == rows]
-    total: float = sum(kernel[quantity] for kernel in kernels) / sum(kernel["seconds"] for kernel in kernels)
+    return [k for k in results["kernels"] if k["name"] in names and k["rows"] == rows]
+
+
+def rate(kernels: list[dict[str, Any]], quantity: str) -> float:
+    """10^9 operations or bytes a second of the kernels together."""
+    total: float = sum(kernel[quantity] for kernel in kernels) / sum(kernel["seconds"] for kernel in kernels) / 1e9
     return total
+
+
+def share(kernels: list[dict[str, Any]], of: str) -> float:
+    """The time that the kernels together would take at their limits, over what they took."""
+    ideal: float = sum(kernel[of] * kernel["seconds"] for kernel in kernels)
+    return ideal / sum(kernel["seconds"] for kernel in kernels)
 
 
 def add_attention(result: Result, rounds: Sequence[dict[str, Any]]) -> None:

@@ -6,7 +6,8 @@ python benchmarks/large.py --peers DIR --work DIR [--rounds 3] ...
 --prepare makes the checkpoints, Legato's engine files and the peers' files in the work folder (about 12 GB and some
 minutes for each shape; what is there stays). Without it they are measured, in turn: decode is 64 tokens behind 16,
 prefill 512 tokens. llama.cpp by its own llama-bench; its Q8_0 stands beside int8, its Q4_0 beside int4. The ceiling of
-decode is the read bandwidth over the bytes of the linear weights; that of prefill the int8 peak over their operations.
+decode is the read bandwidth over the bytes of the linear weights; that of prefill the int8 peak over their operations,
+both limits measured after each run of Legato, since the clock of a shared host drifts.
 """
 
 import argparse
@@ -16,10 +17,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import Result, arguments, legato, peers_dir, run, run_json, say
+from common import Result, arguments, peers_dir, run, run_json, say
 from engines import Run, awake, openvino, threads, write_work
 from make_checkpoint import SHAPES, make
 
+from legato.bench.machine import Limits, default_level
 from legato.bench.throughput import run_jobs
 from legato.bench.workloads import WARM_UP, Job
 from legato.build.engine_file import EngineFile
@@ -92,11 +94,14 @@ def measure(args: argparse.Namespace, shape: str) -> None:
                 [(name, seconds)] = awake(stack, [peer], path).items()
                 engines[name] = peer_rates(seconds)
             rounds: dict[str, list[Rates]] = {name: [] for name in engines}
+            limits = []
             for index in range(args.rounds):
                 for name, rates in engines.items():
                     rounds[name].append(rates())
                     say(f"{shape} {format}, round {index + 1}, {name}: {described(rounds[name][-1])}")
-            add(result, f"{shape}-{format}", rounds, engine_file(model(args, shape, format)))
+                    if name == "Legato":
+                        limits.append(limits_now())
+            add(result, f"{shape}-{format}", rounds, limits, engine_file(model(args, shape, format)))
     result.save()
 
 
@@ -144,32 +149,40 @@ def llama_rates(peers: Path, file: Path) -> Callable[[], Rates]:
     return rates
 
 
-def add(result: Result, key: str, rounds: Mapping[str, list[Rates]], file: EngineFile) -> None:
-    ceilings, notes = limits(file)
-    for phase, ceiling in ceilings.items():
+def limits_now() -> Rates:
+    """Bytes read per second, and int8 operations."""
+    limits = Limits(default_level(), threads())
+    return {"decode": limits.bandwidth(0.5), "prefill": limits.peak("int8", 0.3)}
+
+
+def add(result: Result, key: str, rounds: Mapping[str, list[Rates]], limits: list[Rates], file: EngineFile) -> None:
+    per_token, notes = work_of(file)
+    for phase, amount in per_token.items():
         rates = {engine: [values[phase] for values in of] for engine, of in rounds.items()}
-        ours = statistics.median(rates["Legato"])
+        ours = rates["Legato"]
         for engine in rates:
             if engine != "Legato":
                 kind = "llama" if engine.startswith("llama") else "openvino"
                 pair = {name: rates[name] for name in ("Legato", engine)}
-                result.add(f"{key}-{phase}-{kind}", ours / statistics.median(rates[engine]), pair, "tok/s")
-        result.add(f"{key}-{phase}-ceiling", ours / ceiling, {"Legato": rates["Legato"]}, "tok/s", [notes[phase]])
+                ratio = statistics.median(ours) / statistics.median(rates[engine])
+                result.add(f"{key}-{phase}-{kind}", ratio, pair, "tok/s")
+        share = statistics.median(rate * amount / limit[phase] for rate, limit in zip(ours, limits, strict=True))
+        measured = sorted(limit[phase] / 1e9 for limit in limits)
+        note = f"{notes[phase]} {measured[0]:.1f} to {measured[-1]:.1f} {'GB/s' if phase == 'decode' else 'GOP/s'}"
+        result.add(f"{key}-{phase}-ceiling", share, {"Legato": ours}, "tok/s", [note])
 
 
-def limits(file: EngineFile) -> tuple[Rates, dict[str, str]]:
-    """Tokens per second that the machine could reach at most, and why. The head runs for one row of a prompt only."""
-    machine = run_json(legato("bench", "machine", "--json", "-"))["results"]
-    bandwidth, peak = max(machine["read_bandwidth"].values()), max(level["int8"] for level in machine["peaks"])
+def work_of(file: EngineFile) -> tuple[Rates, dict[str, str]]:
+    """Bytes or operations of a token, which the limits are over. The head runs for one row of a prompt only."""
     linear = [record for record in file.tensors if record.kind == 0]
-    size = sum(record.size for record in linear)
+    size = float(sum(record.size for record in linear))
     operations = sorted(2 * record.n * record.k for record in linear)
     per_token = sum(operations[:-1]) + operations[-1] / PREFILL
     notes = {
-        "decode": f"{size / 1e9:.2f} GB of linear weights, read bandwidth {bandwidth / 1e9:.1f} GB/s",
-        "prefill": f"{per_token / 1e9:.2f} GOP per token, int8 peak {peak / 1e9:.0f} GOP/s",
+        "decode": f"{size / 1e9:.2f} GB of linear weights, read bandwidth",
+        "prefill": f"{per_token / 1e9:.2f} GOP per token, int8 peak",
     }
-    return {"decode": bandwidth / size, "prefill": peak / per_token}, notes
+    return {"decode": size, "prefill": per_token}, notes
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ ActBuffer::ActBuffer(const std::string& format, int32_t rows, int32_t k) : rows_
   }
   acts_.k = k;
   acts_.k_pad = static_cast<int32_t>(round_up(static_cast<size_t>(k), 64));
-  data_ = AlignedBuffer(static_cast<size_t>(rows) * static_cast<size_t>(acts_.k_pad) * value_bytes);
+  // As the workspace of a model has them.
+  data_ = AlignedBuffer(static_cast<size_t>(rows) * static_cast<size_t>(acts_.k_pad) * value_bytes, Pages::huge);
   acts_.data = data_.data();
   if (acts_.type != ActType::s8) return;
   const size_t group_values = static_cast<size_t>(rows) * static_cast<size_t>(groups());

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from legato import _native
-from legato.bench.machine import KINDS, Peaks, bandwidth, peaks, usable_levels
+from legato.bench.machine import KINDS, Limits, bandwidth, peaks, usable_levels
 from legato.bench.ops import FORMATS, KV_DTYPES, attentions, linears, rows_kernels
 from legato.bench.policies import compare
 from legato.bench.profile import BETWEEN
@@ -138,15 +138,21 @@ def test_impossible_measurements_are_refused() -> None:
         _native.ops.peak("int8", isa="amx")
 
 
-def test_shares_are_of_the_limits_given() -> None:
+def test_shares_are_of_the_limits_beside_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     isa = usable_levels()[-1]
-    limits = Peaks(isa, 1, int8=4e9, bf16=2e9, f32=1e9)
-    runs = linears(limits, 1e9, formats=list(FORMATS), shapes=[(64, 128)], rows=[1, 3], seconds=1e-6, copies_bytes=1)
+    peaks = {"int8": iter(range(1, 1000)), "bf16": iter(range(1, 1000)), "f32": iter(range(1, 1000))}
+    monkeypatch.setattr(Limits, "peak", lambda self, kind, seconds: float(next(peaks[kind])))
+    monkeypatch.setattr(Limits, "bandwidth", lambda self, seconds: 5.0)
+    limits = Limits(isa, 1)
+    runs = linears(limits, formats=list(FORMATS), shapes=[(64, 128)], rows=[1, 3], seconds=1e-6, copies_bytes=1)
     assert [(run.rows, run.operations) for run in runs] == [(1, 16384.0), (3, 49152.0)] * 4
+    medians = {"f32": (2, 5), "bf16": (2, 5), "int8": (2, 5), "q4_1": (8, 11)}  # of three turns each
+    assert [run.peak for run in runs] == [peak for name in FORMATS for peak in medians[name]]
     for run in runs:
-        kind = FORMATS[run.name.split()[1]][3]
-        assert run.of_peak == pytest.approx(run.operations / run.seconds / limits.of(kind))
-        assert run.of_bandwidth == pytest.approx(run.bytes / run.seconds / 1e9)
+        assert run.peak is not None
+        assert run.of_peak == pytest.approx(run.operations / run.seconds / run.peak)
+        assert run.of_bandwidth == pytest.approx(run.bytes / run.seconds / 5)
+        assert run.to_json()["of_peak"] == run.of_peak
     assert runs[0].bytes == 64 * 128 * 4
     others = rows_kernels(isa, 1e9, width=64, vocab=1000, rows=4)
     assert [run.of_peak for run in others] == [None] * (5 + len(KV_DTYPES))
@@ -157,17 +163,13 @@ def test_shares_are_of_the_limits_given() -> None:
 @pytest.mark.parametrize("isa", usable_levels())
 def test_attention_counts_the_positions_that_its_rows_see(isa: str) -> None:
     """Three sequences decode over 17 positions, in two blocks of 16 each; and one of 17 rows is prefilled."""
-    limits = Peaks(isa, 2, int8=4e9, bf16=2e9, f32=1e9)
     sizes = {"heads": (4, 2, 20), "context": 17, "batch": 3, "seconds": 1e-6, "layers_bytes": 1}
-    runs = attentions(limits, 1e9, kv_dtypes=KV_DTYPES, **sizes)
+    runs = attentions(Limits(isa, 2), kv_dtypes=KV_DTYPES, **sizes)
     assert [run.rows for run in runs] == [3, 17] * len(KV_DTYPES)
     assert [run.operations for run in runs] == [4.0 * 4 * 20 * 3 * 17, 4.0 * 4 * 20 * 17 * 18 / 2] * len(KV_DTYPES)
     named = {(run.name.split()[0], run.name.split()[2]): run for run in runs}
     assert named["decode", "fp32"].bytes == 3 * 2 * 16 * 2 * 2 * 32 * 4  # K and V of two heads, padded to 32
     assert named["prefill", "bf16"].bytes == 2 * 16 * 2 * 2 * 32 * 2
-    for (_, dtype), run in named.items():
-        assert run.of_peak == pytest.approx(run.operations / run.seconds / (1e9 if dtype == "fp32" else 2e9))
-        assert run.of_bandwidth == pytest.approx(run.bytes / run.seconds / 1e9)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +200,11 @@ def test_machine_and_ops_print_and_write(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["bench", "ops", "--formats", "int8", "--shapes", "64x64", "--rows", "2", "--context", "9", *few]) == 0
     written = json.loads(file.read_text())["results"]
     assert written["kernels"][0]["name"] == "linear int8 64x64"
-    assert written["peaks"]["isa"] == _native.ops.choose_isa(os.environ.get("LEGATO_ISA"))
+    assert written["isa"] == _native.ops.choose_isa(os.environ.get("LEGATO_ISA"))
     names = " ".join(kernel["name"] for kernel in written["kernels"])
     assert "decode attention, bf16 KV, context 9" in names
     assert "rms norm" in names
-    assert "of read bandwidth" in capsys.readouterr().out
+    assert "of the read bandwidth" in capsys.readouterr().out
 
 
 def test_ops_runs_the_kernels_that_are_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from legato import _native
 
-__all__ = ["KINDS", "Peaks", "bandwidth", "default_level", "peaks", "usable_levels"]
+__all__ = ["KINDS", "Limits", "Peaks", "bandwidth", "default_level", "peaks", "usable_levels"]
 
 KINDS = ("int8", "bf16", "f32")
 READ_BYTES = 1 << 29  # more than any cache holds
@@ -51,3 +51,21 @@ def bandwidth(isa: str, threads: int, seconds: float = 1.0, size: int = READ_BYT
     """Bytes per second that `threads` threads read together."""
     rate: float = _native.ops.read_bandwidth(threads=threads, bytes=size, isa=isa, min_seconds=seconds)
     return rate
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits at this moment. A share is of limits taken beside the kernel: the clock of a shared host drifts by a
+    tenth and more within minutes."""
+
+    isa: str
+    threads: int
+
+    def peak(self, kind: str, seconds: float) -> float:
+        """Multiply-adds of one kind of number on registers, in operations per second."""
+        rate: float = _native.ops.peak(kind, threads=self.threads, isa=self.isa, min_seconds=seconds)
+        return rate
+
+    def bandwidth(self, seconds: float) -> float:
+        """Bytes read per second."""
+        return bandwidth(self.isa, self.threads, seconds, READ_BYTES // 2)

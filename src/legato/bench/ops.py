@@ -1,19 +1,21 @@
-"""Single kernels against this run's measured limits.
+"""Single kernels against the limits of the machine, each measured in turns with them.
 
 Matrix products go through copies of a weight that no cache holds, as a step through a model's layers does. A product
 of few rows is bound by the bytes of its weight, one of many rows by arithmetic; both shares are given. Attention goes
 through layers of a cache in the same way: decode is bound by the bytes of K and V, prefill by arithmetic.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from legato import _native
-from legato.bench.machine import Peaks
+from legato.bench.machine import Limits
 from legato.core.config import CacheConfig, flags
 
 __all__ = ["FORMATS", "HEADS", "KV_DTYPES", "SHAPES", "OpRun", "attentions", "linears", "rows_kernels"]
@@ -31,27 +33,36 @@ KV_DTYPES = tuple(
     dtype for flag in flags(CacheConfig) if flag.name == "kv_cache_dtype" for dtype in flag.choices if dtype != "auto"
 )
 COPIES_BYTES = 1 << 28  # of a weight's copies together, or of the layers of a cache
+Result = TypeVar("Result")
+TURNS = 3  # of a kernel and the limits
 
 
 @dataclass(frozen=True, slots=True)
 class OpRun:
-    """One kernel: seconds of a call, what it had to do, and the shares of the limits that this is."""
+    """One kernel: seconds of a call, what it had to do, and the limits beside it in operations and bytes per second."""
 
     name: str
     rows: int
     seconds: float
     operations: float
     bytes: float
-    of_peak: float | None  # None: it is not arithmetic that counts
-    of_bandwidth: float
+    peak: float | None  # None: it is not arithmetic that counts
+    bandwidth: float
+
+    @property
+    def of_peak(self) -> float | None:
+        return None if self.peak is None else self.operations / self.seconds / self.peak
+
+    @property
+    def of_bandwidth(self) -> float:
+        return self.bytes / self.seconds / self.bandwidth
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "of_peak": self.of_peak, "of_bandwidth": self.of_bandwidth}
 
 
 def linears(
-    peaks: Peaks,
-    bandwidth: float,
+    limits: Limits,
     *,
     formats: Sequence[str],
     shapes: Sequence[Sequence[int]],
@@ -66,25 +77,23 @@ def linears(
         for n, k in shapes:
             weight = _native.describe_weight(type_, n, k, **layout)
             for m in rows:
-                took = _native.ops.linear_bench(
+                call = partial(
+                    _native.ops.linear_bench,
                     weight,
                     acts,
                     m,
-                    threads=peaks.threads,
-                    isa=peaks.isa,
+                    threads=limits.threads,
+                    isa=limits.isa,
                     bytes=copies_bytes,
-                    min_seconds=seconds,
                 )
-                operations = 2.0 * m * n * k
-                of_peak, of_bandwidth = operations / took / peaks.of(kind), weight.bytes / took / bandwidth
-                name = f"linear {format} {n}x{k}"
-                runs.append(OpRun(name, m, took, operations, weight.bytes, of_peak, of_bandwidth))
+                took, peak, bandwidth = _in_turns(limits, kind, seconds, call)
+                operations, name = 2.0 * m * n * k, f"linear {format} {n}x{k}"
+                runs.append(OpRun(name, m, statistics.median(took), operations, weight.bytes, peak, bandwidth))
     return runs
 
 
 def attentions(
-    peaks: Peaks,
-    bandwidth: float,
+    limits: Limits,
     *,
     kv_dtypes: Sequence[str],
     heads: Sequence[int] = HEADS,
@@ -101,8 +110,9 @@ def attentions(
     q_heads, kv_heads, head_dim = heads
     runs = []
     for dtype in kv_dtypes:
-        for kind, sequences, rows, size in (("decode", batch, 1, layers_bytes), ("prefill", 1, context, 1)):
-            took, size = _native.ops.attention_bench(
+        for kind, sequences, rows, at_least in (("decode", batch, 1, layers_bytes), ("prefill", 1, context, 1)):
+            call = partial(
+                _native.ops.attention_bench,
                 dtype,
                 sequences,
                 context,
@@ -110,16 +120,17 @@ def attentions(
                 q_heads,
                 kv_heads,
                 head_dim,
-                threads=peaks.threads,
-                isa=peaks.isa,
-                bytes=size,
-                min_seconds=seconds,
+                threads=limits.threads,
+                isa=limits.isa,
+                bytes=at_least,
             )
+            number = "f32" if dtype == "fp32" else "bf16"
+            found, peak, bandwidth = _in_turns(limits, number, seconds, call)
+            took, size = statistics.median(seconds for seconds, _ in found), found[0][1]
             seen = sequences * sum(range(context - rows + 1, context + 1))
             operations = 4.0 * q_heads * head_dim * seen
-            of_peak = operations / took / peaks.of("f32" if dtype == "fp32" else "bf16")
             name = f"{kind} attention, {dtype} KV, context {context}"
-            runs.append(OpRun(name, sequences * rows, took, operations, size, of_peak, size / took / bandwidth))
+            runs.append(OpRun(name, sequences * rows, took, operations, size, peak, bandwidth))
     return runs
 
 
@@ -153,6 +164,17 @@ def rows_kernels(
         took = _best(call)
         runs.append(OpRun(name, count, took, 0.0, size, None, size / took / bandwidth))
     return runs
+
+
+def _in_turns(
+    limits: Limits, kind: str, seconds: float, call: Callable[..., Result]
+) -> tuple[list[Result], float, float]:
+    """What `call` returns in each of its turns with the peak, the median peak, and the bandwidth after them."""
+    found, peaks = [], []
+    for _ in range(TURNS):
+        peaks.append(limits.peak(kind, seconds / TURNS))
+        found.append(call(min_seconds=seconds / TURNS))
+    return found, statistics.median(peaks), limits.bandwidth(seconds / TURNS)
 
 
 def _to_cache(isa: str, dtype: str, heads: Sequence[int], rows: int) -> tuple[int, int, Callable[[], object]]:

@@ -72,7 +72,7 @@ def _machine(args: argparse.Namespace) -> int:
 
 
 def _ops(args: argparse.Namespace) -> int:
-    from legato.bench.machine import bandwidth, default_level, peaks, usable_levels
+    from legato.bench.machine import Limits, bandwidth, default_level, usable_levels
     from legato.bench.ops import FORMATS, HEADS, KV_DTYPES, SHAPES, attentions, linears, rows_kernels
     from legato.bench.report import print_rows, write_json
 
@@ -86,14 +86,13 @@ def _ops(args: argparse.Namespace) -> int:
         raise ConfigError("rows, context and batch must be at least 1")
     shapes = [_numbers("shapes", text, "NxK") for text in args.shapes] if args.shapes else SHAPES
     heads = _heads(args.heads) if args.heads else HEADS
-    limits, rate = peaks(isa, threads, args.seconds), bandwidth(isa, threads, args.seconds)
+    limits = Limits(isa, threads)
     runs = []
     if "linear" in kernels:
-        runs += linears(limits, rate, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
+        runs += linears(limits, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
     if "attention" in kernels:
         runs += attentions(
             limits,
-            rate,
             kv_dtypes=kv_dtypes,
             heads=heads,
             context=args.context,
@@ -103,10 +102,6 @@ def _ops(args: argparse.Namespace) -> int:
     if "rows" in kernels:
         runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds), kv_dtypes=kv_dtypes, heads=heads)
     if args.json != "-":
-        title = (
-            f"{isa}, {threads} threads; measured peaks: int8 {limits.int8 / 1e9:.0f} GOP/s, "
-            f"bf16 {limits.bf16 / 1e9:.0f}, f32 {limits.f32 / 1e9:.0f} GFLOP/s, read {rate / 1e9:.1f} GB/s"
-        )
         rows = [
             [
                 run.name,
@@ -114,14 +109,15 @@ def _ops(args: argparse.Namespace) -> int:
                 f"{run.seconds * 1e6:.1f}",
                 f"{run.operations / run.seconds / 1e9:.1f}" if run.operations else "",
                 f"{run.bytes / run.seconds / 1e9:.1f}",
-                "" if run.of_peak is None else f"{run.of_peak:.0%}",
-                f"{run.of_bandwidth:.0%}",
+                "" if run.peak is None else f"{run.of_peak:.0%} of {run.peak / 1e9:.0f}",
+                f"{run.of_bandwidth:.0%} of {run.bandwidth / 1e9:.1f}",
             ]
             for run in runs
         ]
-        print_rows(title, ["kernel", "rows", "us", "GOP/s", "GB/s", "of peak", "of read bandwidth"], rows)
+        columns = ["kernel", "rows", "us", "GOP/s", "GB/s", "of the peak", "of the read bandwidth"]
+        print_rows(f"{isa}, {threads} threads, each beside the limits measured with it", columns, rows)
     if args.json:
-        results = {"peaks": limits.to_json(), "read_bandwidth": rate, "kernels": [run.to_json() for run in runs]}
+        results = {"isa": isa, "threads": threads, "kernels": [run.to_json() for run in runs]}
         write_json(args.json, _header(args), results)
     return 0
 

@@ -39,9 +39,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_server(group: Any) -> None:
     group.add_argument("--backend", choices=sorted(_BACKENDS), default="openai", help="openai-chat: the chat endpoint")
-    group.add_argument("--endpoint", metavar="PATH", help="default: the backend's")
+    group.add_argument("--endpoint", metavar="PATH", help="path of the API; default: the backend's")
     group.add_argument("--header", nargs="*", default=[], metavar="NAME=VALUE", help="HTTP headers to send")
-    group.add_argument("--request-timeout", type=float, default=6 * 3600.0, metavar="S", help="then it has failed")
+    group.add_argument(
+        "--request-timeout",
+        type=float,
+        default=6 * 3600.0,
+        metavar="S",
+        help="seconds, then it has failed (default: 21600)",
+    )
 
 
 def _add_requests(group: Any) -> None:
@@ -49,24 +55,35 @@ def _add_requests(group: Any) -> None:
     group.add_argument("--dataset-name", default="random", metavar="NAME", help=names)
     group.add_argument("--dataset-path", type=Path, metavar="FILE", help="of custom, sharegpt and the traces")
     group.add_argument("--num-prompts", type=whole, metavar="N", help="requests; default: 1000 or all of the dataset")
-    group.add_argument("--num-warmups", type=whole, default=0, metavar="N", help="requests before, in no figure")
-    group.add_argument("--seed", type=whole, metavar="N", help="default: a fresh one, so that no cache knows it")
-    group.add_argument("--random-input-len", "--input-len", type=whole, default=1024, metavar="N", help="default: 1024")
-    group.add_argument("--random-output-len", "--output-len", type=whole, default=128, metavar="N", help="default: 128")
+    group.add_argument(
+        "--num-warmups", type=whole, default=0, metavar="N", help="requests sent before, in no figure (default: 0)"
+    )
+    group.add_argument(
+        "--seed", type=whole, metavar="N", help="of prompts and times; default: a fresh one, which no cache knows"
+    )
+    group.add_argument(
+        "--random-input-len", "--input-len", type=whole, default=1024, metavar="N", help="prompt tokens (default: 1024)"
+    )
+    group.add_argument(
+        "--random-output-len", "--output-len", type=whole, default=128, metavar="N", help="answer tokens (default: 128)"
+    )
     group.add_argument("--random-range-ratio", type=float, default=0.0, metavar="X", help="lengths within 1 ± X")
     group.add_argument("--random-prefix-len", type=whole, default=0, metavar="N", help="tokens that all prompts share")
     group.add_argument(
         "--vocab-size", type=whole, default=49_000, metavar="N", help="ids are drawn from 100 to below N"
     )
-    group.add_argument("--max-model-len", type=whole, metavar="N", help="leave out what is longer, ids and answer")
+    group.add_argument("--max-model-len", type=whole, metavar="N", help="leave out what is more tokens, ids and answer")
     group.add_argument("--ignore-eos", action="store_true", help="ask for answers of the full length")
-    group.add_argument("--temperature", type=float, metavar="X", help="default: 0")
+    group.add_argument("--temperature", type=float, metavar="X", help="of sampling (default: 0)")
     group.add_argument("--extra-body", metavar="JSON", help="an object of fields to add to each body")
 
 
 def _add_arrivals(group: Any) -> None:
     group.add_argument(
-        "--request-rate", type=float, metavar="X", help="per second; inf: all at once. default: inf, or as in the trace"
+        "--request-rate",
+        type=float,
+        metavar="X",
+        help="requests per second; inf: all at once. default: inf, or as in the trace",
     )
     group.add_argument("--burstiness", type=float, default=1.0, metavar="X", help="1: Poisson; less: bursts; inf: even")
     group.add_argument("--max-concurrency", type=whole, metavar="N", help="requests at the server at once")

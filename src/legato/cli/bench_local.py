@@ -30,11 +30,15 @@ def add_to(kinds: Commands) -> None:
     add_rounds(throughput)
     throughput.add_argument("--html", metavar="FILE", help="write a report with plots")
     latency = add_command(kinds, "latency", "time one static batch, as vllm bench latency does", _latency)
-    latency.add_argument("--input-len", type=whole, default=32, metavar="N", help="default: 32")
-    latency.add_argument("--output-len", type=whole, default=128, metavar="N", help="default: 128")
-    latency.add_argument("--batch-size", type=whole, default=8, metavar="N", help="default: 8")
-    latency.add_argument("--num-iters-warmup", type=whole, default=10, metavar="N", help="default: 10")
-    latency.add_argument("--num-iters", type=whole, default=30, metavar="N", help="default: 30")
+    latency.add_argument("--input-len", type=whole, default=32, metavar="N", help="prompt tokens (default: 32)")
+    latency.add_argument("--output-len", type=whole, default=128, metavar="N", help="answer tokens (default: 128)")
+    latency.add_argument("--batch-size", type=whole, default=8, metavar="N", help="requests (default: 8)")
+    latency.add_argument(
+        "--num-iters-warmup", type=whole, default=10, metavar="N", help="batches before, in no figure (default: 10)"
+    )
+    latency.add_argument(
+        "--num-iters", type=whole, default=30, metavar="N", help="batches that are timed (default: 30)"
+    )
     profile = add_command(kinds, "profile", "where the time of a step goes, by kind of op and between steps", _profile)
     add_workloads(profile)
     add_rounds(profile)

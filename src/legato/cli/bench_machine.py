@@ -33,19 +33,42 @@ def add_to(kinds: Commands) -> None:
     ops.add_argument("--isa", metavar="NAME", help="ISA level; default: the one an engine chooses here")
     ops.add_argument("--kernels", nargs="+", metavar="NAME", help="linear, attention, rows; default: all")
     ops.add_argument("--formats", nargs="+", metavar="NAME", help="f32, bf16, int8, q4_1; default: all")
-    ops.add_argument("--shapes", nargs="+", metavar="NxK", help="default: those of the default model")
     ops.add_argument(
-        "--rows", nargs="+", type=whole, default=[1, 32, 128, 512], metavar="N", help="default: 1 32 128 512"
+        "--shapes",
+        nargs="+",
+        metavar="NxK",
+        help="outputs and inputs of linear layers; default: those of the default model",
     )
-    ops.add_argument("--kv-dtypes", nargs="+", metavar="NAME", help="of attention and rows; default: all")
-    ops.add_argument("--heads", metavar="QxKVxDIM", help="of attention and rows; default: the default model's")
-    ops.add_argument("--context", type=whole, default=1024, metavar="N", help="of attention (default: 1024)")
+    ops.add_argument(
+        "--rows",
+        nargs="+",
+        type=whole,
+        default=[1, 32, 128, 512],
+        metavar="N",
+        help="rows of a step; default: 1 32 128 512",
+    )
+    ops.add_argument("--kv-dtypes", nargs="+", metavar="NAME", help="KV caches of attention and rows; default: all")
+    ops.add_argument(
+        "--heads", metavar="QxKVxDIM", help="query heads, KV heads and their size; default: the default model's"
+    )
+    ops.add_argument(
+        "--context", type=whole, default=1024, metavar="N", help="positions that attention sees (default: 1024)"
+    )
     ops.add_argument("--batch", type=whole, default=32, metavar="N", help="sequences that decode (default: 32)")
     for parser in (machine, ops):
         parser.add_argument(
-            "--threads", type=whole, metavar="N", help="default: physical cores within affinity and quota"
+            "--threads",
+            type=whole,
+            metavar="N",
+            help="compute threads; default: physical cores within affinity and quota",
         )
-        parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="of each figure (default: 0.3)")
+        parser.add_argument(
+            "--seconds",
+            type=float,
+            default=0.3,
+            metavar="S",
+            help="seconds that each figure is measured for (default: 0.3)",
+        )
     quality = add_command(kinds, "quality", "KL, top-token agreement and perplexity of a format against fp32", _quality)
     quality.add_argument("--text", nargs="+", type=Path, required=True, metavar="FILE", help="text files, joined")
     add_flags(quality, QualityConfig)

@@ -26,8 +26,8 @@ def add_to(kinds: Commands) -> None:
 
 def _add_address(group: Any) -> None:
     group.add_argument("--base-url", metavar="URL", help="http://HOST:PORT; overrides host and port")
-    group.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="default: 127.0.0.1")
-    group.add_argument("--port", type=whole, default=8000, metavar="N", help="default: 8000")
+    group.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of the server (default: 127.0.0.1)")
+    group.add_argument("--port", type=whole, default=8000, metavar="N", help="its port (default: 8000)")
 
 
 def _add_results(group: Any) -> None:

@@ -23,7 +23,9 @@ _COLUMNS = ("median over the rounds", "first", "spread", "second", "spread", "fi
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "servers", "two servers that speak OpenAI's API under the same load, in turn", _run)
     parser.add_argument("urls", nargs=2, metavar="URL", help="http://HOST:PORT; flags, headers and key are for both")
-    parser.add_argument("--models", nargs=2, default=["", ""], metavar="NAME", help="default: what each server reports")
+    parser.add_argument(
+        "--models", nargs=2, default=["", ""], metavar="NAME", help="to ask for; default: what each server reports"
+    )
     add_rounds(parser)
     parser.add_argument("--json", metavar="FILE", help="write the figures; -: print them, and nothing else")
     add_flags(parser)

@@ -20,7 +20,9 @@ def add_to(commands: Commands) -> None:
     which.add_argument("--all", action="store_true", help="every entry")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
     for each in (listing, pruning):
-        each.add_argument("--cache-dir", metavar="TEXT", help="default: $LEGATO_CACHE or ~/.cache/legato")
+        each.add_argument(
+            "--cache-dir", metavar="TEXT", help="folder of the cache; default: $LEGATO_CACHE or ~/.cache/legato"
+        )
 
 
 def _folder(args: argparse.Namespace) -> Path:

@@ -14,7 +14,9 @@ def add_to(commands: Commands) -> None:
         "model", nargs="?", default="", metavar="MODEL", help="Hugging Face id; empty: the default model"
     )
     parser.add_argument("--revision", metavar="TEXT", help="branch, tag or commit of a Hugging Face id")
-    parser.add_argument("--cache-dir", metavar="TEXT", help="default: $LEGATO_CACHE or ~/.cache/legato")
+    parser.add_argument(
+        "--cache-dir", metavar="TEXT", help="folder of the cache; default: $LEGATO_CACHE or ~/.cache/legato"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -35,8 +35,10 @@ def add_to(commands: Commands) -> None:
     group.add_argument("--hardware-file", type=Path, metavar="FILE", help="machines of your own, as in hardware.toml")
     group.add_argument("--format", default="bf16", metavar="NAME", help="fp32, bf16 (default), fp8, int8 or int4")
     group.add_argument("--tp", type=whole, metavar="N", help="devices per replica (default: all of a machine)")
-    group.add_argument("--max-model-len", type=whole, metavar="N", help="longest sequence (default: the model's limit)")
-    group.add_argument("--replicas", type=whole, default=1, metavar="N", help="default: 1")
+    group.add_argument(
+        "--max-model-len", type=whole, metavar="N", help="longest sequence in tokens (default: the model's limit)"
+    )
+    group.add_argument("--replicas", type=whole, default=1, metavar="N", help="how many serve (default: 1)")
     group.add_argument("--router", default="round-robin", metavar="NAME", help="round-robin, least-loaded or prefix")
     group = parser.add_argument_group("Traffic")
     group.add_argument(
@@ -44,15 +46,17 @@ def add_to(commands: Commands) -> None:
     )
     group.add_argument("--traffic-file", type=Path, metavar="FILE", help="of burstgpt, mooncake or recorded traffic")
     group.add_argument("--speed", type=float, metavar="X", help="how much faster to replay a file (default: 1)")
-    group.add_argument("--num-requests", type=whole, metavar="N", help="default: 1000; of a file: all")
+    group.add_argument(
+        "--num-requests", type=whole, metavar="N", help="how many are sent (default: 1000; of a file: all)"
+    )
     group.add_argument("--rate", type=float, metavar="X", help="requests per second (default: 1)")
     group.add_argument("--burstiness", type=float, metavar="X", help="gamma: shape of the gaps; below 1: bursts")
-    group.add_argument("--input-len", type=whole, metavar="N", help="mean of prompts (default: 1024)")
-    group.add_argument("--output-len", type=whole, metavar="N", help="mean of answers (default: 256)")
+    group.add_argument("--input-len", type=whole, metavar="N", help="mean tokens of a prompt (default: 1024)")
+    group.add_argument("--output-len", type=whole, metavar="N", help="mean tokens of an answer (default: 256)")
     group.add_argument("--spread", type=float, metavar="X", help="sigma of log lengths (default: 0)")
     group.add_argument("--prefix-len", type=whole, metavar="N", help="tokens that a group's prompts share")
     group.add_argument("--prefix-groups", type=whole, metavar="N", help="groups, the i-th 1/i as large")
-    group.add_argument("--seed", type=whole, default=0, metavar="N", help="default: 0")
+    group.add_argument("--seed", type=whole, default=0, metavar="N", help="of the made-up traffic (default: 0)")
     group = parser.add_argument_group("Outcome")
     group.add_argument("--slo", nargs="+", default=[], metavar="NAME:MS", help="bounds for goodput: ttft, tpot, e2el")
     group.add_argument("--no-leap", action="store_true", help="plan every single step; the outcome is the same")

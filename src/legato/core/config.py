@@ -203,7 +203,8 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = flag(256, "rows of one prompt per step; 0: no limit")
     max_step_ms: float = flag(
         100.0,
-        "longest step in which answers grow: prompts are cut by predicted time; 0, and policy static: any",
+        "milliseconds of the longest step in which answers grow: prompts are cut by predicted time; "
+        "0, and policy static: any",
     )
     max_num_queued_reqs: int = flag(4096, "waiting requests beyond which new ones are refused with 429")
     max_num_queued_tokens: int = flag(
@@ -228,8 +229,8 @@ class SchedulerConfig:
 class GrammarConfig:
     """Structured output: what the grammar of a request may cost. More than that is refused with 400."""
 
-    max_grammar_bytes: int = flag(256 << 10, "largest JSON schema, regular expression, list of choices or grammar")
-    max_grammar_depth: int = flag(64, "deepest JSON schema: objects and lists inside each other")
+    max_grammar_bytes: int = flag(256 << 10, "bytes of the largest JSON schema, expression, list or grammar")
+    max_grammar_depth: int = flag(64, "levels of the deepest JSON schema: objects and lists inside each other")
     max_grammar_memory: int = flag(256 << 20, "bytes of address space that compiling a grammar may take")
     max_grammar_items: int = flag(
         8000, "parser items that one token may take; enough for about 300 optional properties of an object"
@@ -323,7 +324,7 @@ class ServerConfig:
         "exit", "end the process with status 1, or make the engine again in it", choices=("exit", "restart")
     )
     max_engine_restarts: int = flag(3, "with restart: engines made again within 10 minutes before the process ends")
-    max_body_bytes: int = flag(8 << 20, "largest request body")
+    max_body_bytes: int = flag(8 << 20, "bytes of the largest request body")
     permissive_fields: bool = flag(False, "let unknown fields pass, with a warning and a response header, not a 400")
     trust_request_chat_template: bool = flag(False, "take chat_template from requests")
     stream_interval: int = flag(1, "least tokens per chunk of a stream; a request may ask for more")

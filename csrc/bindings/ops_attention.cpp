@@ -75,6 +75,9 @@ void heads_to_cache(const std::string& isa, const KvCache& cache, const Matrix& 
   }
   a.positions = positions.data();
   a.kv_slots = kv_slots.data();
+  const int64_t slots = int64_t{cache.blocks()} * a.kv.block_size;
+  require(std::all_of(a.kv_slots, a.kv_slots + kv_slots.shape(0), [=](int64_t s) { return s >= 0 && s < slots; }),
+          "a slot is out of range");
   const FlushDenormals mode;
   kernels(isa).heads_to_cache(a, 0, static_cast<int32_t>(x.shape(0)));
 }

@@ -142,7 +142,7 @@ struct KvView {
   int32_t head_pad;
 };
 
-// Split, per-head rms norm (if weights are set), rope (if rope_dim > 0), write K and V at kv_slots[row] (-1: do not).
+// Split, per-head rms norm (if weights are set), rope (if rope_dim > 0), write K and V at kv_slots[row].
 struct HeadsArgs {
   const float* x;  // [rows][x_stride]: q heads, k heads, v heads
   int64_t x_stride;

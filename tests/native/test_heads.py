@@ -35,7 +35,6 @@ def test_heads_to_cache(isa, dtype, heads, kv_heads, head_dim, rope_dim, norm, b
     cos_sin = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32) if rope_dim else None
     positions = rng.integers(0, 50, rows).astype(np.int32)
     slots = rng.permutation(blocks * block_size)[:rows].astype(np.int64)
-    slots[3] = -1
     cache = ops.KvCache(dtype, blocks, block_size, kv_heads, head_dim)
     cache.data[:] = 0xFF
     q = np.full((rows, heads * head_dim), np.nan, np.float32)
@@ -50,20 +49,19 @@ def test_heads_to_cache(isa, dtype, heads, kv_heads, head_dim, rope_dim, norm, b
     np.testing.assert_allclose(q, want_q.reshape(rows, -1), rtol=1e-5, atol=4e-6)
 
     k, v, k_scales, v_scales = unpack(cache.data, dtype, kv_heads, head_dim, block_size)
-    written = slots >= 0
-    got_k, got_v = k[:, slots[written]].swapaxes(0, 1), v[:, slots[written]].swapaxes(0, 1)
+    got_k, got_v = k[:, slots].swapaxes(0, 1), v[:, slots].swapaxes(0, 1)
     if dtype in CODED:
         for got, want, scales in ((got_k, want_k, k_scales), (got_v, want_v, v_scales)):
-            assert_coded(dtype, got[..., :head_dim], want[written], scales[:, slots[written]].T)
+            assert_coded(dtype, got[..., :head_dim], want, scales[:, slots].T)
     else:
         tolerance = {"rtol": 2**-8, "atol": 1e-5} if dtype == "bf16" else {"rtol": 1e-5, "atol": 4e-6}
-        np.testing.assert_allclose(got_k[..., :head_dim], want_k[written], **tolerance)
+        np.testing.assert_allclose(got_k[..., :head_dim], want_k, **tolerance)
         exact_v = round_bf16(want_v.astype(np.float32)) if dtype == "bf16" else want_v
-        np.testing.assert_array_equal(got_v[..., :head_dim], exact_v[written])
+        np.testing.assert_array_equal(got_v[..., :head_dim], exact_v)
     assert not got_k[..., head_dim:].any()
     assert not got_v[..., head_dim:].any()
 
-    untouched = np.setdiff1d(np.arange(blocks * block_size), slots[written])
+    untouched = np.setdiff1d(np.arange(blocks * block_size), slots)
     assert np.isnan(k[:, untouched]).all()
     assert np.isnan(v[:, untouched]).all()
 
@@ -107,3 +105,11 @@ def test_heads_without_range_and_at_the_end_of_it(dtype, value):
         want = value if value > 1e-30 else 0
         np.testing.assert_allclose(k[0, 0], want, rtol=2**-8)
         np.testing.assert_allclose(v[0, 0], want, rtol=2**-8)
+
+
+@pytest.mark.parametrize("slot", [-1, 32])
+def test_slots_that_the_cache_lacks_are_refused(slot):
+    cache, x = ops.KvCache("bf16", 2, 16, 1, 16), np.zeros((1, 48), np.float32)
+    positions, slots, q = np.zeros(1, np.int32), np.array([slot]), np.empty((1, 16), np.float32)
+    with pytest.raises(ValueError, match="a slot is out of range"):
+        ops.heads_to_cache(LEVELS[0], cache, x, 1, None, None, 0.0, None, positions, slots, q)

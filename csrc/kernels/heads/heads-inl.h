@@ -58,7 +58,6 @@ void heads_to_cache(const HeadsArgs& a, int32_t row_begin, int32_t row_end) {
     for (int32_t h = 0; h < a.heads; ++h) {
       prepare_head(a, q + h * dim, a.q_norm, cos_sin, a.q + row * a.q_stride + h * dim);
     }
-    if (a.kv_slots[row] < 0) continue;
     for (int32_t h = 0; h < a.kv.kv_heads; ++h) {
       prepare_head(a, k + h * dim, a.k_norm, cos_sin, key);
       __builtin_memcpy(value, v + h * dim, static_cast<size_t>(dim) * sizeof(float));

@@ -281,14 +281,15 @@ SampledRow Model::sample_again(const MaskedRow& row, TopLogprobs& top) {
 void Model::sample_output(const StepInput& step, size_t o, std::span<float> logits, int thread, StepOutput& out) {
   const auto row = static_cast<size_t>(step.out_rows[o]);
   if (out.faults[row] != 0) return;
+  const SamplingSlot& slot = slots_[static_cast<size_t>(step.out_params[o])];
   if (step.out_purposes[o] == kPromptLogprobs) {
-    out.logprobs[o] = token_logprob(kernels_, logits, step.out_targets[o], out.top_logprobs[o]);
+    out.logprobs[o] = token_logprob(kernels_, slot.params.known(logits), step.out_targets[o], out.top_logprobs[o]);
     out.faults[row] = std::isnan(out.logprobs[o]);
     return;
   }
   const int32_t mask = step.out_masks.empty() ? -1 : step.out_masks[o];
-  const SampledRow sampled = sample_row(kernels_, slots_[static_cast<size_t>(step.out_params[o])], step.positions[row],
-                                        logits, mask < 0 ? nullptr : step.masks[static_cast<size_t>(mask)].data(),
+  const SampledRow sampled = sample_row(kernels_, slot, step.positions[row], logits,
+                                        mask < 0 ? nullptr : step.masks[static_cast<size_t>(mask)].data(),
                                         threads_[static_cast<size_t>(thread)].sampling, out.top_logprobs[o]);
   out.tokens[o] = sampled.token;
   out.logprobs[o] = sampled.logprob;

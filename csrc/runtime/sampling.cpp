@@ -135,7 +135,7 @@ SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int3
   }
   ban_bad_words(slot, logits, scratch);
   SampledRow row;
-  const std::span<float> known = p.vocab_size > 0 ? logits.first(static_cast<size_t>(p.vocab_size)) : logits;
+  const std::span<float> known = p.known(logits);
   // A token drawn without the mask may have been refused, which tells of its number: a row with one has its own.
   const uint32_t attempt = mask == nullptr ? 0 : 1;
   const float uniform = philox_uniform(p.seed, p.choice, static_cast<uint32_t>(sampled), attempt);

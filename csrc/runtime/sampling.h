@@ -62,7 +62,7 @@ struct MaskedRow {
 SampledRow sample_row(const KernelTable& kernels, const SamplingSlot& slot, int32_t position, std::span<float> logits,
                       const uint8_t* mask, SamplingScratch& scratch, TopLogprobs& top);
 
-// Log probability of `token`; `top` gets the best ones, as many as it is sized for.
+// Log probability of `token` among all `logits`; `top` gets the best ones, as many as it is sized for.
 float token_logprob(const KernelTable& kernels, std::span<const float> logits, int32_t token, TopLogprobs& top);
 
 }  // namespace legato

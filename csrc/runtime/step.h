@@ -35,6 +35,11 @@ struct SlotParams {
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
+  // Of [vocab] logits, those of the tokens that may be chosen and reported.
+  template <class T>
+  std::span<T> known(std::span<T> logits) const {
+    return vocab_size > 0 ? logits.first(static_cast<size_t>(vocab_size)) : logits;
+  }
   // Output tokens that a bad word can depend on.
   size_t look_back() const {
     size_t tokens = 0;

@@ -82,6 +82,7 @@ void check_cache(const StepInput& step, const StepLimits& limits) {
   const int64_t slots = int64_t{limits.num_blocks} * limits.block_size;
   for (size_t g = 0; g < groups; ++g) {
     need(step.kv_slots[g].size() == step.tokens.size(), "kv_slots", "has a wrong length");
+    // No row goes without: it attends to itself, and reads its own K and V from the cache.
     need(all_in(step.kv_slots[g], 0, slots - 1), "kv_slots", "a slot is out of range");
     check_table(step, limits, g);
   }
@@ -124,11 +125,11 @@ void check_reset(const SlotReset& reset, const StepLimits& limits) {
     need(std::isfinite(value), "resets", "a parameter is NaN or Inf");
   }
   need(p.temperature >= 0 && p.top_k >= 0 && p.repetition_penalty > 0, "resets", "a parameter is out of range");
-  for (int32_t count : {p.num_logprobs, p.num_prompt_logprobs}) {
-    need(count >= -1 && count <= limits.vocab, "resets", "a number of log probabilities is out of range");
-  }
   need(p.vocab_size >= 0 && p.vocab_size <= limits.vocab, "resets", "vocab_size is out of range");
-  need(p.num_logprobs <= (p.vocab_size > 0 ? p.vocab_size : limits.vocab), "resets", "num_logprobs is out of range");
+  const int32_t known = p.vocab_size > 0 ? p.vocab_size : limits.vocab;
+  for (int32_t count : {p.num_logprobs, p.num_prompt_logprobs}) {
+    need(count >= -1 && count <= known, "resets", "a number of log probabilities is out of range");
+  }
   need(p.bias_values.size() == p.bias_token_ids.size(), "resets", "bias_values has a wrong length");
   for (float value : p.bias_values) need(std::isfinite(value), "resets", "a bias is NaN or Inf");
   const auto check_tokens = [&](const std::vector<int32_t>& tokens) {

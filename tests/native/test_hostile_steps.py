@@ -99,6 +99,7 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("resets", {"resets": (replace(GREEDY, num_prompt_logprobs=81),)}),
     ("resets", {"resets": (replace(GREEDY, vocab_size=81),)}),
     ("resets", {"resets": (replace(GREEDY, vocab_size=3, num_logprobs=4),)}),
+    ("resets", {"resets": (replace(GREEDY, vocab_size=3, num_prompt_logprobs=4),)}),
     ("copies", {"copies": (BlockCopy(1, 0, 0, 0, 1),)}),
     ("copies", {"copies": (BlockCopy(0, 1, 0, 0, 1),)}),
     ("copies", {"copies": (BlockCopy(0, 0, 60, 0, 1),)}),

@@ -167,6 +167,16 @@ def test_output_rows_beyond_the_workspace_are_computed_in_pieces(tmp_path: Path)
         assert [token for token, _ in found[0][2][i]] == [token for token, _ in top]
 
 
+def test_prompts_are_scored_among_the_tokens_that_there_are(tiny: NativeExecutor) -> None:
+    """Rows of the head behind the tokenizer's ids are padding: neither reported nor in the sum."""
+    plan = step(tiny.info(), [1, 2, 3], 0, outputs=[0, 2], reset=replace(GREEDY, num_prompt_logprobs=37, vocab_size=37))
+    purposes = array("b", [OutputPurpose.PROMPT_LOGPROBS, OutputPurpose.SAMPLE])
+    result = run(tiny, replace(plan, out_purposes=purposes, out_targets=array("i", [2, -1])))
+    logprob, top = top_logprobs(tiny.logits[0][:37], 2, 37)
+    np.testing.assert_allclose(result.logprobs[0], logprob, atol=1e-5)
+    assert [token for token, _ in result.top_logprobs[0]] == [token for token, _ in top]
+
+
 def test_a_row_without_an_allowed_token_is_no_fault_of_the_model(tiny: NativeExecutor) -> None:
     plan = step(tiny.info(), [1, 2], 0, outputs=[1], reset=replace(GREEDY, bad_words=((5,),)))
     result = run(tiny, replace(plan, out_masks=array("i", [0]), masks=(bytes([1 << 5]) + bytes(9),)))

@@ -204,7 +204,8 @@ class ReferenceExecutor:
     def _output(self, plan: StepPlan, i: int, row: int) -> tuple[int, float, Any]:
         slot = self._slots[plan.out_params[i]]
         if plan.out_purposes[i] == OutputPurpose.PROMPT_LOGPROBS:
-            return -1, *top_logprobs(self.logits[i], plan.out_targets[i], max(0, slot.params.num_prompt_logprobs))
+            known = self.logits[i][: slot.params.vocab_size or None]
+            return -1, *top_logprobs(known, plan.out_targets[i], max(0, slot.params.num_prompt_logprobs))
         return self._sample(
             plan, i, plan.masks[plan.out_masks[i]] if plan.out_masks and plan.out_masks[i] >= 0 else None
         )

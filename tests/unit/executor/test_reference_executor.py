@@ -9,7 +9,7 @@ import pytest
 
 from legato.build.lower import lower
 from legato.core.errors import ConfigError
-from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, SlotReset
+from legato.core.types import NO_BLOCK, BlockCopy, BlockTable, OutputPurpose, SlotReset
 from legato.executor.reference import ReferenceExecutor
 from legato.models.find import find
 from legato.quant.dequantize import dequantize
@@ -126,6 +126,15 @@ def test_masks_and_logprobs() -> None:
     assert result.top_logprobs[0][0] == (result.tokens[0], pytest.approx(result.logprobs[0]))
     scores = executor.logits[1].astype(np.float64)
     assert result.logprobs[1] == pytest.approx(scores[17] - np.log(np.exp(scores).sum()), abs=1e-5)
+
+
+def test_prompts_are_scored_among_the_tokens_that_there_are() -> None:
+    executor = tiny()
+    plan = step(executor.info(), TOKENS[:4], 0, outputs=[0], reset=params(num_prompt_logprobs=37, vocab_size=37))
+    scored = replace(plan, out_purposes=array("b", [OutputPurpose.PROMPT_LOGPROBS]), out_targets=array("i", [2]))
+    result = run(executor, scored)
+    assert sorted(token for token, _ in result.top_logprobs[0]) == list(range(37))
+    assert sum(np.exp(value) for _, value in result.top_logprobs[0]) == pytest.approx(1)
 
 
 def test_a_row_is_sampled_again_with_a_mask() -> None:

@@ -5,7 +5,8 @@ python benchmarks/soak.py [--requests 5000] [--concurrency 16] [--json FILE]
 Chats and completions, whole and streamed, several choices, beams, log probabilities, structured output, tools, clients
 that go away (before the first byte, in the middle of a stream), and requests that are wrong. Every answer is checked.
 The server's memory, threads, file descriptors and KV blocks after a tenth of the requests are the baseline; the exit
-status is 1 where more is left at the end, or an answer was not what it had to be.
+status is 1 where more is left at the end, or an answer was not what it had to be. Threads are listed by name before and
+after: pools make theirs when they are first needed, and have no more than POOLS says.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import httpx
 from common import free_port, legato, say, serving
 
 GROWTH_MIB = 24.0  # of resident memory; a leak of 5 KiB per request shows
-MORE_THREADS = 4  # pools make theirs when first needed, and keep them
+POOLS = {"legato-prepare": 2, "legato-grammar": 2, "legato-aside": 4}  # threads that each may have at any time
 SETTLE_S = 20.0  # until what clients left behind has ended
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SUBJECTS = ("the sea", "bread", "prime numbers", "a cat", "snow", "the moon", "tea", "chess")
@@ -169,7 +170,13 @@ async def storm(url: str, first: int, last: int, concurrency: int) -> tuple[Coun
     return counts, failures
 
 
-def resources(url: str, pid: int) -> dict[str, float]:
+def threads(pid: int) -> dict[str, int]:
+    """How many the process has of each name, those of one pool together. The main thread has that of the program."""
+    names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return dict(sorted(Counter(re.sub(r"_\d*$", "", name) for name in names).items()))
+
+
+def resources(url: str, pid: int) -> dict[str, Any]:
     """What the server holds, once nothing runs or waits any more."""
     deadline = time.monotonic() + SETTLE_S
     while True:
@@ -185,21 +192,23 @@ def resources(url: str, pid: int) -> dict[str, float]:
     return {
         **held,
         "resident_mib": int(fields["VmRSS"].split()[0]) / 1024,
-        "threads": int(fields["Threads"]),
+        "threads": threads(pid),
         "file_descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
     }
 
 
-def leftovers(before: dict[str, float], after: dict[str, float]) -> list[str]:
+def leftovers(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """What is more than it was."""
-    allowed = {
-        **before,
-        "resident_mib": before["resident_mib"] + GROWTH_MIB,
-        "threads": before["threads"] + MORE_THREADS,
-    }
+    allowed = {**before, "resident_mib": before["resident_mib"] + GROWTH_MIB}
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         allowed[name] = 0
-    return [f"{name}: {after[name]:g}, was {before[name]:g}" for name in after if after[name] > allowed[name]]
+    del allowed["threads"]
+    more = [f"{name}: {after[name]:g}, was {before[name]:g}" for name in allowed if after[name] > allowed[name]]
+    for name, count in after["threads"].items():
+        was = before["threads"].get(name, 0)
+        if count > max(was, POOLS.get(name, 0)):
+            more.append(f"threads called {name}: {count}, was {was}")
+    return more
 
 
 def main() -> None:

@@ -4,6 +4,7 @@
 
 #include "base/block_signals.h"
 #include "base/float_mode.h"
+#include "base/thread_name.h"
 
 namespace legato {
 namespace {
@@ -91,6 +92,7 @@ void ThreadPool::wait_for_change(const std::atomic<uint32_t>& value, uint32_t ol
 }
 
 void ThreadPool::work(int thread) {
+  name_this_thread("legato-pool");
   const FlushDenormals mode;
   uint32_t seen = 0;
   while (!stop_.load(std::memory_order_relaxed)) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/block_signals.h"
+#include "base/thread_name.h"
 
 namespace legato {
 
@@ -78,6 +79,7 @@ StepOutput Runtime::run_launched() {
 }
 
 void Runtime::work() {
+  name_this_thread("legato-step");
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return state_ == State::launched || state_ == State::closing; });

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "tests/check.h"
@@ -127,6 +128,20 @@ void pool_threads_block_signals() {
   }
 }
 
+void pool_threads_have_a_name() {
+  ThreadPool pool(3);
+  std::atomic<int> workers{0};
+  while (workers.load() == 0) {
+    pool.run(64, [&](int64_t, int thread) {
+      char name[16];
+      pthread_getname_np(pthread_self(), name, sizeof(name));
+      CHECK((std::string(name) == "legato-pool") == (thread != 0));
+      if (thread != 0) workers.fetch_add(1);
+      std::this_thread::yield();
+    });
+  }
+}
+
 void a_pool_without_threads_is_refused() {
   bool refused = false;
   try {
@@ -149,5 +164,6 @@ int main() {
   legato::sleeping_threads_wake_and_stop();
   legato::denormals_are_flushed_inside_only();
   legato::pool_threads_block_signals();
+  legato::pool_threads_have_a_name();
   legato::a_pool_without_threads_is_refused();
 }

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
 from legato.core.errors import LegatoError
+from legato.core.threads import NamedThread
 from legato.core.types import FinishReason, Request
 from legato.engine.loop import EngineLoop
 from legato.engine.outputs import Output
@@ -98,7 +98,7 @@ class EngineClient:
         self._streams: dict[str, OutputStream] = {}
         self._origins: dict[str, object] = {}
         self._events: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=loop.run, name="legato-engine", daemon=True)
+        self._thread = NamedThread("legato-engine", loop.run)
         self.failed = asyncio.Event()
         self.on_end: Callable[[object, Timeline], None] | None = None  # called in the engine thread; set before `start`
 

@@ -4,12 +4,13 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 from legato.core.config import GrammarConfig
 from legato.core.errors import QueueFullError, RequestError
 from legato.core.grammar import CompiledGrammar, Grammar
+from legato.core.threads import named_pool
 from legato.core.types import Request
 from legato.sampling.behind import BehindReasoning
 from legato.sampling.compiler import GrammarCompiler
@@ -33,7 +34,7 @@ class Grammars:
         self._size = config.grammar_cache_size
         self._results: OrderedDict[Grammar, Future[_Result]] = OrderedDict()
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="legato-grammar")
+        self._threads = named_pool("legato-grammar", _THREADS)
 
     def compiled(self, request: Request) -> Request:
         """The request, ready to be submitted; waits for its grammar if it has one. RequestError, QueueFullError."""

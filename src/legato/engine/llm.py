@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from legato.core.config import EngineConfig, build
 from legato.core.errors import EngineError, LegatoError, QueueFullError, RequestError
+from legato.core.threads import NamedThread
 from legato.core.types import (
     BeamOptions,
     BeamSearchParams,
@@ -75,7 +76,7 @@ class LLM:
         self._lock = threading.Lock()
         loop = self._engine.loop
         loop.publish = self._outputs.put
-        thread = threading.Thread(target=loop.run, name="legato-engine", daemon=True)
+        thread = NamedThread("legato-engine", loop.run)
         thread.start()
         self.close = weakref.finalize(self, _close, self._engine, thread)
 

@@ -10,7 +10,6 @@ beginning, which requests a tenant, and nothing else.
 import json
 import logging
 import secrets
-import threading
 import time
 from array import array
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from legato.core.errors import ConfigError
+from legato.core.threads import NamedThread
 from legato.engine.timeline import Timeline
 
 __all__ = ["TrafficRecorder"]
@@ -44,7 +44,7 @@ class TrafficRecorder:
         self._start_s = time.monotonic()
         self._secret = secrets.token_bytes(16)
         self._ended: SimpleQueue[Timeline | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="legato-traffic", daemon=True)
+        self._thread = NamedThread("legato-traffic", self._write)
         self._thread.start()
 
     def ended(self, origin: object, timeline: Timeline) -> None:

@@ -17,6 +17,7 @@ import uvicorn
 from legato.chat.dialect import Dialect
 from legato.core.config import ServerConfig
 from legato.core.errors import ConfigError
+from legato.core.threads import named_pool
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
 from legato.engine.instruments import Instruments
@@ -40,6 +41,7 @@ DEAD_ENGINE_S = 5.0  # how long /health says 503 after an engine failure before 
 KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that none is closed under a new request
 LAST_SPANS_S = 2.0  # how long a collector may take for the last spans
 RESTART_WINDOW_S = 600.0  # restarts of the engine are counted over this time
+ASIDE_THREADS = 4  # for what would hold up the event loop: see scores.aside, and ends of other threads
 LAST_WORDS_S = 1  # how long answers may take to reach their clients once all requests have ended
 
 
@@ -191,6 +193,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.event_loop = asyncio.get_running_loop()
+        self.event_loop.set_default_executor(named_pool("legato-aside", ASIDE_THREADS))
         for sock in sockets or ():
             sock.listen(self.config.backlog)  # uvloop would not say that another process listens already
         await super().startup(sockets)

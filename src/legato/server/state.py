@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 from legato.chat.dialect import Dialect
 from legato.core.answers import ToolUse
 from legato.core.errors import QueueFullError, RequestError
+from legato.core.threads import named_pool
 from legato.core.types import SamplingParams
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
@@ -62,7 +62,7 @@ class ServerState:
         self._permissive_fields = permissive_fields
         self._trusts_templates = trust_request_chat_template
         self._small = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="legato-prepare")
+        self._threads = named_pool("legato-prepare", 2)
 
     def use(self, engine: Engine, client: EngineClient) -> None:
         """Serve from this engine from now on."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, Protocol
 
 from legato.core.config import ServerConfig
+from legato.core.threads import NamedThread
 from legato.engine.instruments import Counter, Instruments
 from legato.engine.timeline import Timeline
 from legato.server.context import Origin
@@ -59,7 +60,7 @@ class Telemetry:
         self._outcomes = outcomes
         self._putting = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[Origin, Timeline] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="legato-telemetry", daemon=True)
+        self._thread = NamedThread("legato-spans", self._run)
         self._thread.start()
 
     def ended(self, origin: object, timeline: Timeline) -> None:

@@ -20,13 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-__all__ = ["BlockFile"]
+__all__ = ["BlockFile", "slots_in"]
 
 log = logging.getLogger(__name__)
 
 _MAGIC = b"LEGATOKV"
 _HEADER_SIZE = 4096
 _CRC = struct.Struct("<I")
+
+
+def slots_in(size: int, block_bytes: Sequence[int], label_bytes: int) -> int:
+    """How many blocks of each group a file of `size` bytes holds."""
+    return max(0, size - _HEADER_SIZE) // sum(_CRC.size + label_bytes + bytes for bytes in block_bytes)
 
 
 class BlockFile:
@@ -41,7 +46,7 @@ class BlockFile:
         OSError where it cannot be had: another process has it, or the disk is full.
         """
         self._record_bytes = _CRC.size + label_bytes
-        self.num_slots = max(0, size - _HEADER_SIZE) // sum(self._record_bytes + bytes for bytes in block_bytes)
+        self.num_slots = slots_in(size, block_bytes, label_bytes)
         self._block_bytes = tuple(block_bytes)
         records = self.num_slots * self._record_bytes * len(self._block_bytes)
         sizes = (self.num_slots * bytes for bytes in self._block_bytes)

@@ -12,7 +12,7 @@ from legato.cache.host_tier import label_size
 from legato.core.config import CacheConfig
 from legato.core.errors import ConfigError
 from legato.core.types import DEVICE_TIER, HOST_TIER, BlockCopy, ExecutorInfo
-from legato.executor.block_file import BlockFile
+from legato.executor.block_file import BlockFile, slots_in
 
 __all__ = ["BlockPoolBytes", "DiskTier"]
 
@@ -48,11 +48,11 @@ class DiskTier:
         name = hashlib.sha256(repr(sorted(whose.items())).encode()).hexdigest()[:32]
         size = int(cache.kv_offloading_size * (1 << 30))
         path = folder / f"{name}.kv"
+        label_bytes = label_size(cache.block_size)
+        if not slots_in(size, block_bytes, label_bytes):  # before a file that is there would be made anew
+            raise ConfigError(f"kv_offloading_size: one block takes {sum(block_bytes) / (1 << 30):.6f} GiB")
         try:
-            file = BlockFile(path, whose, block_bytes, label_size(cache.block_size), size)
-            if not file.num_slots:
-                raise ConfigError(f"kv_offloading_size: one block takes {sum(block_bytes) / (1 << 30):.6f} GiB")
-            return cls(file)
+            return cls(BlockFile(path, whose, block_bytes, label_bytes, size))
         except OSError as error:
             log.warning("evicted KV blocks are dropped: %s: %s", path, error.strerror)
             return None

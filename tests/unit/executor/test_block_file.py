@@ -240,3 +240,16 @@ def test_a_writer_that_is_killed_leaves_nothing_wrong_behind(tmp_path: Path) -> 
             whole += 1
     assert whole >= file.num_slots - 1
     file.close()
+
+
+def test_a_size_without_a_block_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    disk, pool = tier(tmp_path), Pool()
+    assert disk is not None
+    assert disk.copy([SPILL], pool) == ()
+    disk.close()
+    with pytest.raises(ConfigError, match="kv_offloading_size: one block takes"):
+        tier(tmp_path, gib=1e-9)
+    again = tier(tmp_path)
+    assert again is not None, "no other has the file"
+    assert again.copy([RESTORE], pool) == ()
+    again.close()

@@ -6,6 +6,7 @@ kernel's MemAvailable; threads from physical cores, CPU affinity and the control
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,8 +124,8 @@ def available_memory(root: Path = _ROOT) -> int:
     meminfo = (root / "proc/meminfo").read_text().splitlines()
     figures = [int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:")]
     for level in _levels(root, "memory"):
-        limit = _number(level / "memory.max") or _number(level / "memory.limit_in_bytes")
-        usage = _number(level / "memory.current") or _number(level / "memory.usage_in_bytes")
+        limit = _number(level / "memory.max", level / "memory.limit_in_bytes")
+        usage = _number(level / "memory.current", level / "memory.usage_in_bytes")
         if limit is not None and usage is not None:
             figures.append(max(0, limit - max(0, usage - _reclaimable(level))))
     if not figures:
@@ -170,13 +171,13 @@ def _levels(root: Path, controller: str) -> Iterator[Path]:
             yield level
 
 
-def _number(file: Path) -> int | None:
-    """A positive integer; None where there is none (also "max" and -1, which mean no limit)."""
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+def _number(*files: Path) -> int | None:
+    """What the first of the files that is there says; None where there is none, or no limit ("max" or -1)."""
+    for file in files:
+        with suppress(OSError):
+            text = file.read_text().strip()
+            return int(text) if text.isdigit() else None
+    return None
 
 
 def _reclaimable(level: Path) -> int:

@@ -56,6 +56,11 @@ def test_a_container_sees_its_group_at_the_root(tmp_path: Path) -> None:
     assert available_memory(machine(tmp_path, cgroup="4:memory:/docker/abc\n", **files)) == GIB
 
 
+def test_a_new_group_that_holds_nothing_yet_has_its_limit(tmp_path: Path) -> None:
+    files = {"memory_DOT_max": GIB, "memory_DOT_current": 0}
+    assert available_memory(machine(tmp_path, cgroup="0::/\n", **files)) == GIB
+
+
 def test_a_full_group_has_nothing_left(tmp_path: Path) -> None:
     files = {"memory_DOT_max": GIB, "memory_DOT_current": 2 * GIB}
     assert available_memory(machine(tmp_path, cgroup="0::/\n", **files)) == 0

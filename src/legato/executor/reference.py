@@ -132,6 +132,7 @@ class ReferenceExecutor:
         self._weights.clear()
         if self._disk is not None:
             self._disk.close()
+            self._disk = None
 
     def use_disk(self, disk: DiskTier) -> None:
         """Get a host tier, which this executor then owns. Before the first step, and before anybody asks for `info`."""
@@ -158,6 +159,9 @@ class ReferenceExecutor:
             raise ConfigError(f"step {plan.step_id} is larger than the executor was made for")
         if any(position >= info.max_position for position in plan.positions):
             raise ConfigError(f"step {plan.step_id} has a position beyond {info.max_position - 1}")
+        slots = range(info.num_blocks * info.block_size)
+        if any(slot not in slots for column in plan.kv_slots for slot in column):
+            raise ConfigError(f"step {plan.step_id} has a row without a KV slot")
         if plan.parents or any(adapter >= 0 for adapter in plan.adapters):
             raise ConfigError("trees of drafts and adapters are not supported by the reference executor")
         if any(purpose not in (OutputPurpose.SAMPLE, OutputPurpose.PROMPT_LOGPROBS) for purpose in plan.out_purposes):

@@ -190,6 +190,8 @@ def test_steps_beyond_its_limits_are_refused() -> None:
         replace(plan, out_purposes=array("b", [1] * 4)),
         replace(plan, masks=(bytes(10),)),
         replace(plan, copies=(BlockCopy(0, 1, 0, 0, 0),)),
+        replace(plan, kv_slots=(array("q", [0, 1, 2, -1]),)),
+        replace(plan, kv_slots=(array("q", [0, 1, 2, executor.info().num_blocks * executor.info().block_size]),)),
     ):
         with pytest.raises(ConfigError):
             executor.launch(beyond)

@@ -171,7 +171,10 @@ async def storm(url: str, first: int, last: int, concurrency: int) -> tuple[Coun
 
 
 def threads(pid: int) -> dict[str, int]:
-    """How many the process has of each name, those of one pool together. The main thread has that of the program."""
+    """How many the process has of each name, those of one pool together.
+
+    The main thread and numpy's have that of the program.
+    """
     names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
     return dict(sorted(Counter(re.sub(r"_\d*$", "", name) for name in names).items()))
 

@@ -13,8 +13,8 @@ namespace legato {
 // Thread t of n has items t, t + n, t + 2 n, ... of a job for its own and takes them in this order; then it helps the
 // others. The caller takes part. A thread that has not taken an item never delays a job, so an oversubscribed machine
 // only loses that thread's help. Idle threads spin briefly, then sleep. Denormals are flushed (float_mode.h) wherever
-// items run. Pool threads block all signals, and are called legato-pool. One job at a time: `run` must not be called from two threads at once or
-// from inside an item.
+// items run. Pool threads block all signals, and are called legato-pool. One job at a time: `run` must not be called
+// from two threads at once or from inside an item.
 class ThreadPool {
  public:
   // Must not throw.

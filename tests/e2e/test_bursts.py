@@ -7,6 +7,7 @@ from harness import MODEL, Script, running
 
 from legato.core.config import EngineConfig, ServerConfig
 from legato.engine.assemble import assemble
+from legato.server.scores import aside
 from support.byte_level import ASSETS, VOCAB
 from support.scripted import ScriptedExecutor
 
@@ -44,3 +45,6 @@ def test_bodies_that_may_bring_a_template_are_prepared_aside_of_the_event_loop()
         made = server.server._state.prepare(lambda data: threading.current_thread().name, b"{}")
         name = asyncio.run_coroutine_threadsafe(made, server.server.event_loop).result(20)
         assert name.startswith("legato-prepare")
+        made = aside(True, lambda: threading.current_thread().name)
+        name = asyncio.run_coroutine_threadsafe(made, server.server.event_loop).result(20)
+        assert name.startswith("legato-aside")

@@ -52,12 +52,14 @@ struct DotF32 {
   static constexpr int32_t kFreshLines = 4;                     // cache lines of a step that no step before it has read
   static constexpr bool kWidens = false;                        // whether words are widened beforehand
   static constexpr bool kKeeps = false;                         // whether lines are kept
+  static constexpr bool kHeavy = false;                         // whether a line takes a row several operations
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t) { return splat(load_as<float>(p)); }
   static LEGATO_INLINE Acc mac(Acc acc, Vf line, Vf word) { return add_product(acc, line, word); }
 };
 
 struct DotF16 : DotF32 {
+  static constexpr bool kHeavy = true;
   static constexpr int32_t kColumnBytes = 2;
   static constexpr int32_t kStepBytes = kPanel * kColumnBytes;
   static constexpr int32_t kFreshLines = 2;
@@ -82,6 +84,7 @@ struct DotBf16 : DotF32 {
 // kWideSteps and then the odd: a broadcast from memory is free, one that has to cut a word in two takes the place of an
 // FMA.
 struct DotBf16 : DotF32 {
+  static constexpr bool kHeavy = true;
   static constexpr bool kWidens = true;
   static constexpr int32_t kSubs = 2;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
@@ -132,6 +135,7 @@ constexpr int32_t kWidePart = 64;  // bytes of one part of WideWords
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
   static constexpr bool kKeeps = false;
+  static constexpr bool kHeavy = Mask != 255;
   static constexpr int32_t kColumnBytes = 4;
   static constexpr int32_t kStepBytes = kPanel * kColumnBytes;
   // The high nibbles' lines were the low ones'; what is new are the scales and minima of the next group.

@@ -58,14 +58,13 @@ struct Prefetch {
 
   Prefetch(const uint8_t* panel, const uint8_t* after, size_t panel_bytes, int32_t rows) {
     for (Ahead& ahead : tiles) ahead = {panel, 0};
-    constexpr int32_t kLines = 16;  // of the panel, at most, that 4 steps read
     if (rows <= kTileRows) {
-      tiles[0] = {panel + kPrefetchBytes, kLines};
+      tiles[0] = {panel + kPrefetchBytes, kRunLines};
       return;
     }
     const int32_t shares = rows <= 3 * kTileRows ? 2 : rows <= kAskingTiles * kTileRows ? 4 : kAskingTiles;
     for (int32_t i = 0; i < shares; ++i) {
-      tiles[i] = {after + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i), kLines / shares};
+      tiles[i] = {after + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i), kRunLines / shares};
     }
   }
 };

@@ -9,6 +9,8 @@ constexpr int32_t kBlockColumns = kBlockVecs * kLanes;
 
 constexpr int32_t kCacheLine = 64;
 constexpr int32_t kPrefetchBytes = 4096;
+constexpr int32_t kNearBytes = 2048;
+constexpr int32_t kRunLines = 16;
 constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32 nibbles, has as many
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -18,15 +20,27 @@ constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32
 #endif
 
 // Weights to ask for while a tile is computed: from `at`, `lines` cache lines in 4 steps; a tile of one row asks for as
-// many as it reads. The hardware's own prefetch stops at the end of each 4 KiB page. A tile of
-// several blocks of columns runs on from block to block, into the panels behind: to ask in its first block only is
-// slower.
+// many as it reads. The hardware's own prefetch stops at the end of each 4 KiB page. A tile of several blocks of
+// columns runs on from block to block, into the panels behind: to ask in its first block only is slower.
+//
+// A tile that runs ahead in its own panel asks for kRunLines, and for each line twice: kPrefetchBytes ahead into the
+// second cache, kNearBytes ahead into the first. Operations that wait for a line of the second cache fill the queue in
+// which those of later lines have to stand, so that memory rests; where a line is one operation the first is enough.
 struct Ahead {
   const uint8_t* at;
   int32_t lines;
 
+  LEGATO_INLINE bool runs() const { return lines == kRunLines; }
+
   LEGATO_INLINE void ask(int32_t count) {
     LEGATO_UNROLL for (int32_t i = 0; i < count; ++i, at += kCacheLine) __builtin_prefetch(at, 0, 2);
+  }
+
+  LEGATO_INLINE void ask_twice(int32_t count) {
+    LEGATO_UNROLL for (int32_t i = 0; i < count; ++i) {
+      __builtin_prefetch(at - kPrefetchBytes + kNearBytes, 0, 3);
+      ask(1);
+    }
   }
 };
 
@@ -64,10 +78,10 @@ LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint
                              int64_t row_bytes, int32_t count, Ahead& ahead, float* kept = nullptr) {
   for (int32_t s = 0; s < count; s += U) {
     if constexpr (M > 1) {
-      for (int32_t i = 0; i < ahead.lines; ++i) ahead.ask(U / 4);
+      for (int32_t i = 0; i < ahead.lines; ++i) ahead.runs() ? ahead.ask_twice(U / 4) : ahead.ask(U / 4);
     }
     LEGATO_UNROLL for (int32_t i = 0; i < U; ++i) {
-      if constexpr (M == 1) ahead.ask(Dot::kFreshLines);
+      if constexpr (M == 1) Dot::kHeavy ? ahead.ask_twice(Dot::kFreshLines) : ahead.ask(Dot::kFreshLines);
       run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * kWord, row_bytes, kept);
       if constexpr (Dot::kKeeps) kept += 2 * kPanel;
     }

@@ -68,4 +68,4 @@ class Limits:
 
     def bandwidth(self, seconds: float) -> float:
         """Bytes read per second."""
-        return bandwidth(self.isa, self.threads, seconds, READ_BYTES // 2)
+        return bandwidth(self.isa, self.threads, seconds)

@@ -32,7 +32,7 @@ HEADS = (9, 3, 64)  # q heads, kv heads and head_dim of the default model
 KV_DTYPES = tuple(
     dtype for flag in flags(CacheConfig) if flag.name == "kv_cache_dtype" for dtype in flag.choices if dtype != "auto"
 )
-COPIES_BYTES = 1 << 28  # of a weight's copies together, or of the layers of a cache
+COPIES_BYTES = 1 << 29  # of a weight's copies together, or of the layers of a cache: more than any cache holds
 Result = TypeVar("Result")
 TURNS = 3  # of a kernel and the limits
 

@@ -16,7 +16,7 @@ Enum find(const char* what, const char* const (&names)[N], const std::string& na
 }
 
 // In the order of the enumerators.
-constexpr const char* kWeightTypes[] = {"f32", "f16", "bf16", "i8", "q4"};
+constexpr const char* kWeightTypes[] = {"f32", "f16", "bf16", "i8", "q4", "i4"};
 constexpr const char* kTableTypes[] = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"};
 constexpr const char* kActivations[] = {"none", "silu", "gelu", "gelu_tanh", "relu"};
 constexpr const char* kKvTypes[] = {"fp32", "bf16", "int8", "fp8"};

@@ -7,7 +7,7 @@
 
 namespace legato {
 
-WeightType weight_type(const std::string& name);  // f32 f16 bf16 i8 q4
+WeightType weight_type(const std::string& name);  // f32 f16 bf16 i8 q4 i4
 const char* weight_type_name(WeightType type);
 TableType table_type(const std::string& name);        // F32 F16 BF16 Q8_0 Q4_0 Q4_1
 Activation activation(const std::string& name);       // none silu gelu gelu_tanh relu

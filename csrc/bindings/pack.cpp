@@ -122,7 +122,7 @@ void bind_pack(nb::module_& m) {
       .def_prop_ro("panels", [](const Weight& w) { return w.n_pad / kPanel; })
       .def_prop_ro("bytes", &total_bytes);
   m.def("describe_weight", &describe, "type"_a, "n"_a, "k"_a, "group"_a = 0, "zero"_a = 0, "has_min"_a = false,
-        "The packed form of an (n, k) weight of type f32, f16, bf16, i8 or q4. ValueError where there is none.");
+        "The packed form of an (n, k) weight of type f32, f16, bf16, i8, q4 or i4. ValueError where there is none.");
   m.def("pack_weight", &pack, "weight"_a, "sources"_a, "out"_a, "interleave"_a = false, "panel_begin"_a = 0,
         "panel_end"_a = -1,
         "Packs panels [panel_begin, panel_end) into `out` (all panels' bytes; the others are not touched). Sources are "

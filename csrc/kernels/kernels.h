@@ -36,10 +36,14 @@ struct Acts {
   int32_t* sums;  // s8 only: [rows][k_pad / group]
 };
 
-enum class WeightType : int32_t { f32 = 0, f16 = 1, bf16 = 2, i8 = 3, q4 = 4 };
+constexpr int32_t kI4Group = 16;  // values of one column that share a step and an offset
+constexpr int32_t kI4Head = 3;    // bytes of two such groups beside their codes: both steps, and each offset
+
+enum class WeightType : int32_t { f32 = 0, f16 = 1, bf16 = 2, i8 = 3, q4 = 4, i4 = 5 };
 
 // A packed matrix of n rows and k columns (y = x W^T), in panels of 64 output columns; layouts in pack.h.
 // i8, group 0: w = channel_scale * q. i8 / q4, group > 0: w = d * (q - zero) + m, d and m f16 inside the panel.
+// i4: w = channel_scale * (step * q + offset - 128), whole step and offset of each group inside the panel.
 struct Weight {
   WeightType type;
   int32_t n;
@@ -241,7 +245,7 @@ struct KernelTable {
 const KernelTable* kernel_table(Isa isa);
 
 // Whether `linear` multiplies this pair: f32 and f16 weights take f32 rows, bf16 takes bf16, i8 and q4 take s8 rows
-// whose group divides the weight's (per channel: any group).
+// of the weight's group (i8 per channel and i4: any group).
 bool linear_accepts(const Acts& x, const Weight& w);
 
 // Scratch sizes, the same for all ISA levels. Of `linear`: the products of kChunkRows rows, for glu of two panels; two

@@ -10,45 +10,53 @@
 namespace legato {
 namespace {
 
-constexpr int32_t kBlock = 32;  // values of a GGUF block
+constexpr int32_t kBlock = 32;  // values of a GGUF block, and of two groups of i4
+
+static_assert(kBlock == 2 * kI4Group);
+
+constexpr uint8_t kNullHead[kI4Head] = {0, 128, 128};  // of two i4 groups whose values are all 0
 
 int32_t round_up(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // A column is encoded on its own, in order of k; a panel is then 64 encoded columns, interleaved element by element.
-// A chunk is a group of a grouped layout, or the whole column.
+// A chunk is what has a header of its own (a group of a grouped layout, two of i4), or the whole column.
 struct Chunks {
-  int32_t count;        // chunks in a column
-  size_t code_bytes;    // codes of one chunk of one column
-  size_t element;       // bytes of one column that lie together
-  size_t header_bytes;  // d and m of a chunk's 64 columns, before their codes
+  int32_t count;      // chunks in a column
+  size_t code_bytes;  // codes of one chunk of one column
+  size_t element;     // bytes of one column that lie together
+  size_t head_bytes;  // of one column, before the codes of the chunk
+  size_t field;       // bytes of the header that lie together
 };
 
 Chunks chunks_of(const Weight& w) {
   const size_t k = static_cast<size_t>(w.k_pad);
-  const size_t header = static_cast<size_t>(1 + w.has_min) * kPanel * 2;
+  const size_t head = static_cast<size_t>(1 + w.has_min) * 2;
   switch (w.type) {
     case WeightType::f32:
-      return {1, k * 4, 4, 0};
+      return {1, k * 4, 4, 0, 2};
     case WeightType::f16:
-      return {1, k * 2, 2, 0};
+      return {1, k * 2, 2, 0, 2};
     case WeightType::bf16:
-      return {1, k * 2, 4, 0};
+      return {1, k * 2, 4, 0, 2};
     case WeightType::i8:
-      if (w.group == 0) return {1, k, 4, 0};
-      return {w.k_pad / w.group, static_cast<size_t>(w.group), 4, header};
+      if (w.group == 0) return {1, k, 4, 0, 2};
+      return {w.k_pad / kBlock, kBlock, 4, head, 2};
     case WeightType::q4:
-      return {w.k_pad / w.group, static_cast<size_t>(w.group) / 2, 4, header};
+      return {w.k_pad / kBlock, kBlock / 2, 4, head, 2};
+    case WeightType::i4:
+      return {w.k_pad / kBlock, kBlock / 2, 4, kI4Head, 1};
   }
   return {};
 }
 
-bool has_channel_scale(const Weight& w) { return w.type == WeightType::i8 && w.group == 0; }
+bool has_channel_scale(const Weight& w) {
+  return w.type == WeightType::i4 || (w.type == WeightType::i8 && w.group == 0);
+}
 
 // One encoded column. `values` is room for k_pad f32 values.
 struct Column {
   uint8_t* codes;
-  uint16_t* d;
-  uint16_t* m;
+  uint8_t* heads;  // [chunks][head_bytes]
   float* scale;
   float* values;
 };
@@ -59,14 +67,16 @@ void encode_pad(const Weight& w, const Column& out) {
                        : w.type == WeightType::q4 ? static_cast<uint8_t>(w.zero * 17)
                                                   : 0;
   std::memset(out.codes, code, chunks.code_bytes * static_cast<size_t>(chunks.count));
-  std::fill_n(out.d, chunks.count, uint16_t{0});
-  std::fill_n(out.m, chunks.count, uint16_t{0});
+  std::memset(out.heads, 0, chunks.head_bytes * static_cast<size_t>(chunks.count));
+  if (w.type == WeightType::i4) {
+    for (int32_t i = 0; i < chunks.count; ++i) std::memcpy(out.heads + i * kI4Head, kNullHead, sizeof kNullHead);
+  }
   *out.scale = 0.0f;
 }
 
 void encode_q8_0(const uint8_t* row, int32_t k, const Column& out) {
   for (int32_t b = 0; b < k / kBlock; ++b, row += 34) {
-    std::memcpy(out.d + b, row, 2);
+    std::memcpy(out.heads + 2 * b, row, 2);
     for (int32_t j = 0; j < kBlock; ++j) out.codes[b * kBlock + j] = row[2 + j] ^ 0x80;
   }
 }
@@ -75,8 +85,7 @@ void encode_q8_0(const uint8_t* row, int32_t k, const Column& out) {
 void encode_q4_blocks(const uint8_t* row, int32_t k, bool has_min, const Column& out) {
   const int32_t header = has_min ? 4 : 2;
   for (int32_t b = 0; b < k / kBlock; ++b, row += header + kBlock / 2) {
-    std::memcpy(out.d + b, row, 2);
-    if (has_min) std::memcpy(out.m + b, row + 2, 2);
+    std::memcpy(out.heads + b * header, row, static_cast<size_t>(header));
     std::memcpy(out.codes + b * (kBlock / 2), row + header, kBlock / 2);
   }
 }
@@ -96,20 +105,6 @@ void encode_bf16(const float* values, int32_t k, uint8_t* codes) {
   }
 }
 
-const char* encode_q4_values(const Weight& w, const Column& out) {
-  const int32_t half = w.group / 2;
-  std::vector<uint8_t> q(static_cast<size_t>(w.group));
-  for (int32_t g = 0; g * w.group < w.k; ++g) {
-    const int32_t count = std::min(w.group, w.k - g * w.group);
-    std::fill(q.begin(), q.end(), uint8_t{0});
-    const char* error = quantize_group_q4(out.values + g * w.group, count, q.data(), out.d + g, out.m + g);
-    if (error != nullptr) return error;
-    for (int32_t b = 0; b < half; ++b)
-      out.codes[g * half + b] = static_cast<uint8_t>(q[static_cast<size_t>(b)] | q[static_cast<size_t>(b + half)] << 4);
-  }
-  return nullptr;
-}
-
 // Targets that any source reaches through f32.
 const char* encode_values(const SourceRow& row, const Weight& w, const Column& out) {
   dequantize_row(row.type, row.data, w.k, out.values);
@@ -123,9 +118,11 @@ const char* encode_values(const SourceRow& row, const Weight& w, const Column& o
     case WeightType::i8:
       if (w.group != 0) return "int8 groups are made from Q8_0 only";
       return quantize_channel_i8(out.values, w.k, out.codes, out.scale);
+    case WeightType::i4:
+      return quantize_channel_i4(out.values, w.k, out.codes, out.heads, out.scale);
     case WeightType::q4:
-      if (!w.has_min || w.zero != 0) return "4-bit groups without a minimum are made from Q4_0 only";
-      return encode_q4_values(w, out);
+      return w.has_min ? "4-bit groups with a minimum are made from Q4_1 only"
+                       : "4-bit groups without a minimum are made from Q4_0 only";
     case WeightType::f16:
       break;
   }
@@ -135,15 +132,14 @@ const char* encode_values(const SourceRow& row, const Weight& w, const Column& o
 const char* encode_column(const SourceRow& row, const Weight& w, const Column& out) {
   encode_pad(w, out);
   if (row.data == nullptr) return nullptr;
-  const bool blocks = w.group == kBlock;
   const bool own_q4_0 = row.type == TableType::q4_0 && w.zero == 8 && !w.has_min;
   const bool own_q4_1 = row.type == TableType::q4_1 && w.zero == 0 && w.has_min;
   if ((row.type == TableType::f16 && w.type == WeightType::f16) ||
       (row.type == TableType::bf16 && w.type == WeightType::bf16)) {
     std::memcpy(out.codes, row.data, static_cast<size_t>(w.k) * 2);
-  } else if (row.type == TableType::q8_0 && w.type == WeightType::i8 && blocks) {
+  } else if (row.type == TableType::q8_0 && w.type == WeightType::i8 && w.group == kBlock) {
     encode_q8_0(row.data, w.k, out);
-  } else if (w.type == WeightType::q4 && blocks && (own_q4_0 || own_q4_1)) {
+  } else if (w.type == WeightType::q4 && (own_q4_0 || own_q4_1)) {
     encode_q4_blocks(row.data, w.k, own_q4_1, out);
   } else {
     return encode_values(row, w, out);
@@ -195,21 +191,19 @@ class PanelBuffer {
       : chunks_(chunks_of(w)),
         column_bytes_(chunks_.code_bytes * static_cast<size_t>(chunks_.count)),
         codes_(column_bytes_ * kPanel),
-        d_(static_cast<size_t>(chunks_.count) * kPanel),
-        m_(d_.size()),
+        heads_(chunks_.head_bytes * static_cast<size_t>(chunks_.count) * kPanel),
         values_(static_cast<size_t>(w.k_pad)) {}
 
   Column column(size_t c) {
-    const size_t first = c * static_cast<size_t>(chunks_.count);
-    return {codes_.data() + c * column_bytes_, d_.data() + first, m_.data() + first, scales_ + c, values_.data()};
+    return {codes_.data() + c * column_bytes_, heads_.data() + head_at(c, 0), scales_ + c, values_.data()};
   }
 
   void write(const Weight& w, uint8_t* out) const {
     for (int32_t g = 0; g < chunks_.count; ++g) {
-      const size_t group = static_cast<size_t>(g);
-      if (chunks_.header_bytes > 0) write_header(group, w.has_min != 0, out);
-      out += chunks_.header_bytes;
-      const uint8_t* codes = codes_.data() + group * chunks_.code_bytes;
+      const size_t chunk = static_cast<size_t>(g);
+      write_header(chunk, out);
+      out += chunks_.head_bytes * kPanel;
+      const uint8_t* codes = codes_.data() + chunk * chunks_.code_bytes;
       if (chunks_.element == 2) {
         interleave_halves(codes, column_bytes_, chunks_.code_bytes / 2, out);
       } else {
@@ -221,28 +215,28 @@ class PanelBuffer {
   }
 
  private:
-  void write_header(size_t group, bool has_min, uint8_t* out) const {
-    for (size_t c = 0; c < kPanel; ++c) {
-      const size_t index = c * static_cast<size_t>(chunks_.count) + group;
-      std::memcpy(out + 2 * c, &d_[index], 2);
-      if (has_min) std::memcpy(out + 2 * (kPanel + c), &m_[index], 2);
+  size_t head_at(size_t column, size_t chunk) const {
+    return (column * static_cast<size_t>(chunks_.count) + chunk) * chunks_.head_bytes;
+  }
+
+  void write_header(size_t chunk, uint8_t* out) const {
+    const size_t field = chunks_.field;
+    for (size_t at = 0; at < chunks_.head_bytes; at += field) {
+      for (size_t c = 0; c < kPanel; ++c, out += field) std::memcpy(out, heads_.data() + head_at(c, chunk) + at, field);
     }
   }
 
   Chunks chunks_;
   size_t column_bytes_;
   std::vector<uint8_t> codes_;  // [64][column_bytes]
-  std::vector<uint16_t> d_;     // [64][chunks]
-  std::vector<uint16_t> m_;
+  std::vector<uint8_t> heads_;  // [64][chunks][head_bytes]
   float scales_[kPanel] = {};
   std::vector<float> values_;
 };
 
-bool is_supported(WeightType type, int32_t k_pad, int32_t group, int32_t zero, int32_t has_min) {
-  if (type == WeightType::q4) {
-    const bool fits = (group == 32 || group == 64 || group == 128) && k_pad % group == 0;
-    return fits && zero >= 0 && zero <= 15 && (has_min == 0 || has_min == 1);
-  }
+bool is_supported(WeightType type, int32_t group, int32_t zero, int32_t has_min) {
+  if (type == WeightType::q4) return group == kBlock && zero >= 0 && zero <= 15 && (has_min == 0 || has_min == 1);
+  if (type == WeightType::i4) return group == kI4Group && zero == 0 && has_min == 0;
   return (group == 0 || (type == WeightType::i8 && group == kBlock)) && zero == 0 && has_min == 0;
 }
 
@@ -253,10 +247,10 @@ size_t describe_weight(WeightType type, int32_t n, int32_t k, int32_t group, int
   if (n <= 0 || k <= 0 || n > INT32_MAX - kPanel || k > INT32_MAX - kPanel) return 0;
   const int32_t n_pad = round_up(n, kPanel);
   const int32_t k_pad = round_up(k, 64);
-  if (!is_supported(type, k_pad, group, zero, has_min)) return 0;
+  if (!is_supported(type, group, zero, has_min)) return 0;
   *out = {type, n, k, n_pad, k_pad, group, zero, has_min, 0, nullptr};
   const Chunks chunks = chunks_of(*out);
-  out->panel_bytes = (chunks.header_bytes + chunks.code_bytes * kPanel) * static_cast<size_t>(chunks.count);
+  out->panel_bytes = (chunks.head_bytes + chunks.code_bytes) * kPanel * static_cast<size_t>(chunks.count);
   if (has_channel_scale(*out)) out->panel_bytes += kPanel * sizeof(float);
   return out->panel_bytes * static_cast<size_t>(n_pad / kPanel);
 }
@@ -273,6 +267,8 @@ int32_t layout_id(const Weight& w) {
       return w.group == 0 ? 4 : 5;
     case WeightType::q4:
       return 6;
+    case WeightType::i4:
+      return 7;
   }
   return 0;
 }

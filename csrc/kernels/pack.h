@@ -9,9 +9,12 @@
 //   i8_grouped   (5)  per group: [64] f16 d, then [group / 4][64][4] u8 (q + 128)
 //   q4_grouped   (6)  per group: [64] f16 d, [64] f16 m if has_min, then [group / 8][64][4] bytes: the low nibble of
 //                     byte (i, c, j) is k = 4 i + j of the group, the high nibble k = group / 2 + 4 i + j
+//   i4_panel     (7)  per 32 of K, two groups: [64] u8 steps - 1 (low nibble: of the first group), [2][64] u8
+//                     offsets, then [4][64][4] bytes: low nibbles are q of the first group, high ones of the second.
+//                     Then [64] f32 channel scales. (step * q + offset) mod 256 is the byte that i8_panel would hold
 //
-// Pad columns hold q = zero point with d = m = 0, or 0.0; so do whole pad groups. What a partly filled last group holds
-// in its pad is of no account: activations are 0 there.
+// Pad columns hold q = zero point with d = m = 0, or 0.0; so do whole pad groups. (i4: offset 128, and q 0.) What a
+// partly filled last group holds in its pad is of no account: activations are 0 there.
 //
 // For a glu epilogue gate and up panels alternate, so each is padded to whole panels by null rows: n = 2 * (width
 // rounded up to 64).
@@ -42,7 +45,7 @@ size_t source_row_bytes(TableType type, int32_t k);
 
 // Fills type, sizes and panel_bytes for a target; panels stays null. Returns total bytes (n_pad / 64 * panel_bytes), or
 // 0 when no layout holds such a weight: f32, f16, bf16 and i8 have group, zero and has_min 0 (i8 also group 32); q4 has
-// group 32, 64 or 128 that divides k_pad, and zero in 0 .. 15.
+// group 32 and zero in 0 .. 15, i4 group 16.
 size_t describe_weight(WeightType type, int32_t n, int32_t k, int32_t group, int32_t zero, int32_t has_min,
                        Weight* out);
 
@@ -51,7 +54,7 @@ int32_t layout_id(const Weight& w);
 
 // Packs panels [panel_begin, panel_end) of `w` into `out` (the first byte of panel 0). Own-number targets (f32 from
 // f32; f16 from f16; bf16 from bf16; i8 group 32 from q8_0; q4 from q4_0 / q4_1) keep the numbers exactly; f32, bf16,
-// i8 per channel and q4 with min and zero 0 take any source through f32. Null on success, else a message.
+// i8 per channel and i4 take any source through f32. Null on success, else a message.
 const char* pack_weight(const PackArgs& args, const Weight& w, int32_t panel_begin, int32_t panel_end, uint8_t* out);
 
 // Exact f32 values of one source row.

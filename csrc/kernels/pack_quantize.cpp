@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <cstring>
 #include <limits>
-
-#include "kernels/pack_convert.h"
 
 namespace legato {
 namespace {
 
-constexpr int32_t kMaxGroup = 128;
+constexpr char kNotFinite[] = "a weight is NaN or infinite";
+constexpr float kMostStep = 16.0f;
 constexpr float kSmallest = 0x1p-100f;  // the inverse of less would overflow
 
 // Nearest integer, ties to even, for |x| < 2^22: the sum's low mantissa bits are the integer.
@@ -29,77 +28,121 @@ int32_t largest_magnitude_bits(const float* w, int32_t k) {
   return largest;
 }
 
-struct Line {
-  uint16_t d;
-  uint16_t m;
-  float error;
+using Lanes = float __attribute__((vector_size(16)));
+constexpr int32_t kSide = 4;  // i4 groups that are looked at side by side
+
+Lanes splat(float x) { return Lanes{x, x, x, x}; }
+Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
+Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+Lanes clamp(Lanes x, Lanes low, Lanes high) { return smaller(larger(x, low), high); }
+Lanes nearest(Lanes x) { return (x + 0x1.8p23f) - 0x1.8p23f; }  // whole number, ties to even, for |x| < 2^22
+
+// Value i of each group, in units of the channel's scale, as an unsigned byte would hold it.
+struct Groups {
+  Lanes x[kI4Group];
 };
 
-// Nearest points of the line d * q + m, and the squared error.
-float assign(const float* w, int32_t count, float d, float m, uint8_t* q) {
-  const float inverse = d > kSmallest ? 1.0f / d : 0.0f;
-  float error = 0.0f;
-  for (int32_t i = 0; i < count; ++i) {
-    const int32_t code = round_to_int(std::clamp((w[i] - m) * inverse, 0.0f, 15.0f));
-    const float gap = w[i] - (d * static_cast<float>(code) + m);
-    q[i] = static_cast<uint8_t>(code);
-    error += gap * gap;
-  }
-  return error;
+struct Grid {
+  Lanes step;
+  Lanes offset;
+};
+
+struct Fit {
+  Lanes error;  // squared
+  Lanes mean;   // of what is left
+};
+
+// The nearest point's number. Bounds that are variables become one instruction each, constants would not.
+Lanes code_of(Lanes x, const Grid& grid, Lanes inverse_step, Lanes end) {
+  return nearest((clamp(x, grid.offset, end) - grid.offset) * inverse_step);
 }
 
-// The least-squares line through (q, w), rounded to f16. False when all codes are equal.
-bool fit(const float* w, int32_t count, const uint8_t* q, Line* line) {
-  float sum_q = 0, sum_qq = 0, sum_w = 0, sum_qw = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    const float code = static_cast<float>(q[i]);
-    sum_q += code;
-    sum_qq += code * code;
-    sum_w += w[i];
-    sum_qw += code * w[i];
+Fit measure(const Groups& groups, const Grid& grid) {
+  const Lanes inverse_step = 1.0f / grid.step, end = grid.offset + 15.0f * grid.step;
+  Lanes error = {}, sum = {};
+  for (const Lanes& x : groups.x) {
+    const Lanes gap = (x - grid.offset) - code_of(x, grid, inverse_step, end) * grid.step;
+    error += gap * gap;
+    sum += gap;
   }
-  const float n = static_cast<float>(count);
-  const float determinant = n * sum_qq - sum_q * sum_q;
-  if (determinant <= 0.0f) return false;
-  const float d = (n * sum_qw - sum_q * sum_w) / determinant;
-  line->d = f32_to_f16(d);
-  line->m = f32_to_f16((sum_w - d * sum_q) / n);
-  return true;
+  return {error, sum * (1.0f / kI4Group)};
+}
+
+// The grid with the smallest error of those that are tried: the two whole steps around the one that just covers the
+// group, each with three offsets, each of these once as it is and once moved by what its codes leave.
+Grid search(const Groups& groups) {
+  Lanes low = groups.x[0], high = groups.x[0];
+  for (const Lanes& x : groups.x) {
+    low = smaller(low, x);
+    high = larger(high, x);
+  }
+  const Lanes covers = nearest((high - low) * (1.0f / 15.0f) - 0.5f), middle = 0.5f * (low + high);
+  Grid best = {};
+  Lanes least = splat(std::numeric_limits<float>::infinity());
+  for (const float more : {0.0f, 1.0f}) {
+    const Lanes step = clamp(covers + more, splat(1.0f), splat(kMostStep));
+    for (const float shift : {-1.0f / 3.0f, 0.0f, 1.0f / 3.0f}) {
+      Grid grid = {step, middle + (shift - 7.5f) * step};
+      for (int32_t pass = 0; pass < 2; ++pass) {
+        grid.offset = nearest(clamp(grid.offset, splat(0.0f), 255.0f - 15.0f * step));
+        const Fit fit = measure(groups, grid);
+        best.step = fit.error < least ? grid.step : best.step;
+        best.offset = fit.error < least ? grid.offset : best.offset;
+        least = smaller(fit.error, least);
+        grid.offset += fit.mean;
+      }
+    }
+  }
+  return best;
+}
+
+// kSide groups as i4 holds them.
+void write_i4(const Groups& groups, const Grid& grid, uint8_t* codes, uint8_t* heads) {
+  using Words = int32_t __attribute__((vector_size(sizeof(Lanes))));
+  const Words step = __builtin_convertvector(grid.step - 1.0f, Words),
+              offset = __builtin_convertvector(grid.offset, Words);
+  Words q[kI4Group];
+  for (int32_t i = 0; i < kI4Group; ++i)
+    q[i] = __builtin_convertvector(code_of(groups.x[i], grid, 1.0f / grid.step, grid.offset + 15.0f * grid.step), Words);
+  for (int32_t lane = 0; lane < kSide; lane += 2, codes += kI4Group, heads += kI4Head) {
+    for (int32_t i = 0; i < kI4Group; ++i) codes[i] = static_cast<uint8_t>(q[i][lane] | q[i][lane + 1] << 4);
+    heads[0] = static_cast<uint8_t>(step[lane] | step[lane + 1] << 4);
+    heads[1] = static_cast<uint8_t>(offset[lane]);
+    heads[2] = static_cast<uint8_t>(offset[lane + 1]);
+  }
+}
+
+// 127 / max |w| and its inverse, both 0 for values that vanish. False for a NaN or an infinity.
+bool channel_scale(const float* w, int32_t k, float* scale, float* inverse) {
+  const int32_t bits = largest_magnitude_bits(w, k);
+  const float largest = std::bit_cast<float>(bits);
+  const bool vanishes = largest < kSmallest;
+  *scale = vanishes ? 0.0f : largest / 127.0f;
+  *inverse = vanishes ? 0.0f : 127.0f / largest;
+  return bits < 0x7f800000;
 }
 
 }  // namespace
 
 const char* quantize_channel_i8(const float* w, int32_t k, uint8_t* q, float* scale) {
-  const int32_t bits = largest_magnitude_bits(w, k);
-  if (bits >= 0x7f800000) return "a weight is NaN or infinite";
-  const float largest = std::bit_cast<float>(bits);
-  const bool vanishes = largest < kSmallest;
-  *scale = vanishes ? 0.0f : largest / 127.0f;
-  const float inverse = vanishes ? 0.0f : 127.0f / largest;
+  float inverse;
+  if (!channel_scale(w, k, scale, &inverse)) return kNotFinite;
   for (int32_t i = 0; i < k; ++i) q[i] = static_cast<uint8_t>(round_to_int(w[i] * inverse) + 128);
   return nullptr;
 }
 
-const char* quantize_group_q4(const float* w, int32_t count, uint8_t* q, uint16_t* d, uint16_t* m) {
-  const int32_t bits = largest_magnitude_bits(w, count);
-  if (bits >= 0x7f800000) return "a weight is NaN or infinite";
-  if (std::bit_cast<float>(bits) > 65504.0f) return "a weight is too large for the f16 minimum of its group";
-  const auto [low, high] = std::minmax_element(w, w + count);
-  uint8_t trial[kMaxGroup];
-
-  Line best{0, f32_to_f16(0.5f * (*low + *high)), 0.0f};  // one point: what a constant group needs
-  best.error = assign(w, count, 0.0f, f16_to_f32(best.m), q);
-  for (float steps = 13.5f; steps <= 15.5f; steps += 0.5f) {
-    assign(w, count, (*high - *low) / steps, *low, trial);
-    Line line;
-    if (!fit(w, count, trial, &line)) break;
-    line.error = assign(w, count, f16_to_f32(line.d), f16_to_f32(line.m), trial);
-    if (line.error >= best.error) continue;
-    best = line;
-    std::copy_n(trial, count, q);
+const char* quantize_channel_i4(const float* w, int32_t k, uint8_t* codes, uint8_t* heads, float* scale) {
+  float inverse;
+  if (!channel_scale(w, k, scale, &inverse)) return kNotFinite;
+  constexpr int32_t kValues = kSide * kI4Group, kPairs = kSide / 2;
+  for (int32_t begin = 0; begin < k; begin += kValues, codes += kPairs * kI4Group, heads += kPairs * kI4Head) {
+    float values[kI4Group][kSide];
+    for (int32_t j = 0; j < kValues; ++j)  // past the end: its last value
+      values[j % kI4Group][j / kI4Group] = w[std::min(begin + j, k - 1)] * inverse + 128.0f;
+    Groups groups;
+    std::memcpy(&groups, values, sizeof groups);
+    write_i4(groups, search(groups), codes, heads);
   }
-  *d = best.d;
-  *m = best.m;
   return nullptr;
 }
 

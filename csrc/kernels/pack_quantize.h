@@ -3,13 +3,17 @@
 
 #include <cstdint>
 
+#include "kernels/kernels.h"
+
 namespace legato {
 
 // One output column, symmetric: q[i] = round(w[i] / scale) + 128, scale = max |w| / 127.
 const char* quantize_channel_i8(const float* w, int32_t k, uint8_t* q, float* scale);
 
-// One group, asymmetric: w[i] ~ d * q[i] + m, q in 0 .. 15, d and m the nearest f16 numbers. Of a few step sizes near
-// (max - min) / 15, each followed by the least-squares line through (q, w), the one with the smallest squared error.
-const char* quantize_group_q4(const float* w, int32_t count, uint8_t* q, uint16_t* d, uint16_t* m);
+// One output column in groups of 16: w[i] ~ scale * (step * q[i] + offset - 128), q in 0 .. 15, step in 1 .. 16, offset
+// + 15 * step <= 255, scale = max |w| / 127. Of a few steps near (max - min) / 15 and a few offsets for each, the pair
+// with the smallest squared error. Each 32 values make 16 bytes of `codes` (the first 16 in the low nibbles) and 3 of
+// `heads`.
+const char* quantize_channel_i4(const float* w, int32_t k, uint8_t* codes, uint8_t* heads, float* scale);
 
 }  // namespace legato

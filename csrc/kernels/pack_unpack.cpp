@@ -34,11 +34,31 @@ void unpack_group(const Weight& w, const uint8_t* group, size_t c, int32_t count
   }
 }
 
+// One column of two groups of i4, drawn in pack.h.
+void unpack_i4(const uint8_t* groups, size_t c, float scale, int32_t count, float* out) {
+  const int32_t steps[2] = {(groups[c] & 15) + 1, (groups[c] >> 4) + 1};
+  const uint8_t* codes = groups + 3 * kPanel;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const size_t group = i / kI4Group;
+    const uint8_t pair = codes[quad(i % kI4Group, c)];
+    const int32_t code = group == 0 ? pair & 15 : pair >> 4;
+    const auto byte = static_cast<uint8_t>(steps[group] * code + groups[(1 + group) * kPanel + c]);
+    out[i] = scale * static_cast<float>(byte - 128);
+  }
+}
+
 }  // namespace
 
 void unpack_column(const Weight& w, int32_t column, float* out) {
   const uint8_t* panel = w.panels + static_cast<size_t>(column / kPanel) * w.panel_bytes;
   const size_t c = static_cast<size_t>(column % kPanel);
+  if (w.type == WeightType::i4) {
+    const float scale = load<float>(panel + w.panel_bytes - kPanel * sizeof(float), c);
+    constexpr int32_t kPair = 2 * kI4Group;
+    for (int32_t begin = 0; begin < w.k; begin += kPair, panel += (kI4Head + kI4Group) * kPanel)
+      unpack_i4(panel, c, scale, std::min(kPair, w.k - begin), out + begin);
+    return;
+  }
   if (w.group > 0) {
     const size_t group_bytes = w.panel_bytes / static_cast<size_t>(w.k_pad / w.group);
     for (int32_t begin = 0; begin < w.k; begin += w.group, panel += group_bytes)

@@ -67,6 +67,8 @@ bool linear_accepts(const Acts& x, const Weight& w) {
     case WeightType::i8:
     case WeightType::q4:
       return x.type == ActType::s8 && (x.group == 32 || x.group == 64) && w.group % x.group == 0;
+    case WeightType::i4:
+      return x.type == ActType::s8 && (x.group == 32 || x.group == 64);
   }
   return false;
 }

@@ -73,9 +73,9 @@ std::vector<std::span<const uint8_t>> read_sections(std::span<const uint8_t> byt
 // A weight whose record holds only what a packer can have written.
 Weight read_weight(RecordReader& in, int32_t type, int32_t layout, const TensorView& view, uint64_t* bytes) {
   const int32_t n_pad = in.in_range("n_pad", 0, kMaxDim), k_pad = in.in_range("k_pad", 0, kMaxDim);
-  const int32_t group = in.in_range("group", 0, 128);
+  const int32_t group = in.in_range("group", 0, 32);
   const int32_t zero = in.in_range("zero point", 0, 15), has_min = in.in_range("has_min", 0, 1);
-  need(type <= static_cast<int32_t>(WeightType::q4), "TENSORS: weight type " + std::to_string(type) + " is unknown");
+  need(type <= static_cast<int32_t>(WeightType::i4), "TENSORS: weight type " + std::to_string(type) + " is unknown");
   Weight w{};
   *bytes = describe_weight(static_cast<WeightType>(type), view.n, view.k, group, zero, has_min, &w);
   need(*bytes > 0 && w.n_pad == n_pad && w.k_pad == k_pad && layout_id(w) == layout,
@@ -88,7 +88,7 @@ TensorView read_tensor(RecordReader& in, std::span<const uint8_t> data, uint64_t
   TensorView view{};
   view.kind = static_cast<TensorKind>(in.in_range("tensor kind", 0, 2));
   const int32_t type = in.in_range("tensor type", 0, 5);
-  const int32_t layout = in.in_range("layout", 0, 6);
+  const int32_t layout = in.in_range("layout", 0, 7);
   view.n = in.in_range("rows", 1, kMaxDim);
   view.k = in.in_range("columns", 1, kMaxDim);
   uint64_t expected = 0, unit = 0;

@@ -31,7 +31,8 @@ constexpr Case kCases[] = {
     {WeightType::i8, TableType::q8_0, 32, 0, 0, ActType::s8, 32},
     {WeightType::q4, TableType::q4_0, 32, 8, 0, ActType::s8, 32},
     {WeightType::q4, TableType::q4_1, 32, 0, 1, ActType::s8, 32},
-    {WeightType::q4, TableType::f32, 64, 0, 1, ActType::s8, 32},
+    {WeightType::i4, TableType::f32, 16, 0, 0, ActType::s8, 64},
+    {WeightType::i4, TableType::q8_0, 16, 0, 0, ActType::s8, 32},
 };
 
 constexpr int32_t kRows = 20, kK = 96;  // enough rows that weights are expanded

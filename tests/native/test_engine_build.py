@@ -21,6 +21,7 @@ from legato.build.engine_file import EngineFile
 from legato.core.config import ModelConfig
 from legato.core.errors import CheckpointError, ConfigError
 from legato.engine import start
+from legato.quant.formats import FORMATS
 from support.tiny_checkpoints import tensors, write_folder
 from support.tiny_tokenizers import tiny_assets
 
@@ -110,6 +111,14 @@ def test_whatever_matters_is_in_the_key(
 ) -> None:
     first = ensure_engine(model).path
     assert ensure_engine(change(model, tmp_path)).path != first
+
+
+def test_what_a_format_stands_for_is_in_the_key(model: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of int4 as it was is no int4 of today."""
+    int4 = replace(model, format="int4")
+    first = ensure_engine(int4).path
+    monkeypatch.setitem(engine.FORMATS, "int4", replace(FORMATS["int4"], bits=5))
+    assert ensure_engine(int4).path != first
 
 
 def test_overrides_are_in_the_file(model: ModelConfig, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 # Field of the first tensor record (a table in this file), or of the first linear one, and a value it must not have.
 HOSTILE_RECORDS = [
-    ("kind", 3), ("type", 6), ("layout", 7), ("n", 0), ("k", 0), ("n", (1 << 32) - 1), ("n", 1 << 26), ("n_pad", 4096),
+    ("kind", 3), ("type", 6), ("layout", 8), ("n", 0), ("k", 0), ("n", (1 << 32) - 1), ("n", 1 << 26), ("n_pad", 4096),
     ("k_pad", 1 << 30), ("group", 33), ("group", 128), ("zero", 16), ("has_min", 2), ("offset", 1 << 63), ("offset", 1),
     ("size", 1 << 63), ("size", 0), ("panel_bytes", 1), ("panel_bytes", 1 << 63),
 ]  # fmt: skip

@@ -20,13 +20,22 @@ FORMATS = {
     "q8_0": ("Q8_0", "i8", {"group": 32}, "s8g32"),
     "q4_0": ("Q4_0", "q4", {"group": 32, "zero": 8}, "s8g32"),
     "q4_1": ("Q4_1", "q4", {"group": 32, "has_min": True}, "s8g32"),
-    "int4 g64/32": ("F32", "q4", {"group": 64, "has_min": True}, "s8g32"),
-    "int4 g64/64": ("F32", "q4", {"group": 64, "has_min": True}, "s8g64"),
-    "int4 g128/32": ("F32", "q4", {"group": 128, "has_min": True}, "s8g32"),
-    "int4 g128/64": ("F32", "q4", {"group": 128, "has_min": True}, "s8g64"),
+    "int4": ("F32", "i4", {"group": 16}, "s8g64"),
+    "int4/32": ("Q8_0", "i4", {"group": 16}, "s8g32"),
 }
 SHAPES = [(1, 1, 128), (13, 70, 256), (8, 64, 640)]  # rows, n, k
-ODD_K = {"f32": 37, "f16": 100, "bf16": 77, "i8": 130, "i8/32": 33, "q8_0": 96, "q4_0": 32, "q4_1": 160}
+ODD_K = {
+    "f32": 37,
+    "f16": 100,
+    "bf16": 77,
+    "i8": 130,
+    "i8/32": 33,
+    "q8_0": 96,
+    "q4_0": 32,
+    "q4_1": 160,
+    "int4": 90,
+    "int4/32": 352,
+}
 
 
 @pytest.fixture(params=LEVELS)
@@ -115,6 +124,28 @@ def test_many_rows_have_the_bits_of_few(isa, name):
     for first, last in [(0, 1), (5, 11), (90, 107), (100, 118), (191, 210)]:
         part = run(weight, packed, acts, isa, rows=(first, last))
         np.testing.assert_array_equal(part[first:last], whole[first:last])
+
+
+def test_int4_has_the_bits_of_int8(isa):
+    """Its codes are bytes of int8 when they meet activations: whatever the file holds, overflow included."""
+    m, n, k = 20, 64, 576
+    rng = np.random.default_rng(3)
+    weight = _native.describe_weight("i4", n, k, group=16)
+    packed = rng.integers(0, 256, weight.bytes, np.uint8)
+    packed[-256:] = np.ones(64, np.float32).view(np.uint8)
+    values = np.empty((n, k), np.float32)
+    _native.unpack_columns(weight, packed, 0, values)
+    wide = _native.describe_weight("i8", n, k)
+    codes = (values.astype(np.int32) + 128).astype(np.uint8)
+    assert codes.min() == 0
+    assert codes.max() == 255
+    wide_packed = np.concatenate([codes.reshape(n, -1, 4).transpose(1, 0, 2).reshape(-1), packed[-256:]])
+    acts = ops.Acts("s8g64", m, k)
+    fill(acts, "s8g64", k, rng)
+    expected = run(wide, wide_packed, acts, isa)
+    for rows in (1, 3, 6, 7, 20):
+        got = run(weight, packed, acts, isa, rows=(0, rows))
+        np.testing.assert_array_equal(got[:rows], expected[:rows])
 
 
 def test_a_call_of_more_rows_than_it_remembers(isa):
@@ -210,7 +241,7 @@ def test_add(isa, name):
     np.testing.assert_array_equal(out, residual + np.float32(0.25) * plain)
 
 
-@pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q8_0", "q4_0"])
+@pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q8_0", "q4_0", "int4"])
 def test_glu(isa, name):
     weight, packed, acts, expected, magnitude = make_case(name, 13, 256, 128)
     bias = np.random.default_rng(1).standard_normal(256).astype(np.float32)

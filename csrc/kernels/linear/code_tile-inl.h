@@ -1,10 +1,10 @@
-// Register tiles of i8 and q4 weights: an exact integer sum per activation group, added up in f32 in order of k.
+// Register tiles of i8, q4 and i4 weights: an exact integer sum per activation group, added up in f32 in order of k.
 //
 // The zero point enters through the exact sums of the activations: sum((q - zero) a) = sum(q a) - zero sum(a). With one
 // scale per channel what is taken away is the same for all columns, and y starts at it; else the sum of a group does.
 
-// The expanded ones are q4's, one code a byte and their factors in f32.
-enum class Codes : int32_t { i8_channel, i8_group, q4, q4_min, expanded, expanded_min };
+// The expanded ones are q4's, one code a byte and their factors in f32. i4 is i8_channel of expanded i4, for one row.
+enum class Codes : int32_t { i8_channel, i4, i8_group, q4, q4_min, expanded, expanded_min };
 
 template <Codes C>
 constexpr bool kHasMin = C == Codes::q4_min || C == Codes::expanded_min;
@@ -12,27 +12,27 @@ template <Codes C>
 constexpr bool kExpanded = C == Codes::expanded || C == Codes::expanded_min;
 template <Codes C>
 constexpr bool kPacked = C == Codes::q4 || C == Codes::q4_min;
+template <Codes C>
+constexpr bool kPerChannel = C == Codes::i8_channel || C == Codes::i4;
 // Bytes of one column's factors, at the head of a group.
 template <Codes C>
-constexpr int32_t kFactorBytes = C == Codes::i8_channel ? 0
-                                 : kExpanded<C>         ? 4
-                                                        : 2;
+constexpr int32_t kFactorBytes = kPerChannel<C> ? 0
+                                 : kExpanded<C> ? 4
+                                                : 2;
 
-// Groups of a run, and the parts of a group that one activation group covers.
+// Activation groups of a run, each of which meets one group of weights.
 struct CodeShape {
   int32_t groups;
-  int32_t parts;
-  int32_t steps;  // of a part
+  int32_t steps;  // of a group
   int64_t header_bytes;
   int64_t group_bytes;
 };
 
 template <Codes C>
-LEGATO_INLINE CodeShape code_shape(int32_t k, int32_t weight_group, int32_t part) {
-  const int32_t group = C == Codes::i8_channel ? part : weight_group;
+LEGATO_INLINE CodeShape code_shape(int32_t k, int32_t group) {
   const int32_t code_bytes = (kPacked<C> ? group / 2 : group) * kPanel;
   const int32_t header_bytes = (kHasMin<C> ? 2 : 1) * kPanel * kFactorBytes<C>;
-  return {k / group, C == Codes::i8_channel ? 1 : group / part, part / kWord, header_bytes, header_bytes + code_bytes};
+  return {k / group, group / kWord, header_bytes, header_bytes + code_bytes};
 }
 
 // The s8 of an activation group of M rows as pairs of s16, in the two parts that a level without a dot product of bytes
@@ -54,24 +54,24 @@ struct WideWords {
   }
 };
 
-// acc += codes . words of one part of a group. The low nibbles hold the group's first half, the high ones its second.
+// Lines of packed i4 that a single tile asks for in a step of expanded ones. To expand them asks for the others.
+constexpr int32_t kI4Fresh = 1;
+
+// acc += codes . words of one group. The low nibbles hold the group's first half, the high ones its second.
 template <Codes C, int32_t M>
-LEGATO_INLINE void run_part(DotI8::Acc (&acc)[M][kBlockVecs], const CodeShape& shape, int32_t part,
-                            const uint8_t* codes, const uint8_t* words, int64_t row_bytes, Ahead& ahead) {
-  const int64_t part_bytes = static_cast<int64_t>(shape.steps) * kPanel * kWord;
+LEGATO_INLINE void run_group(DotI8::Acc (&acc)[M][kBlockVecs], int32_t steps, const uint8_t* codes,
+                             const uint8_t* words, int64_t row_bytes, Ahead& ahead) {
+  constexpr int32_t kFresh = C == Codes::i4 ? kI4Fresh : DotI8::kFreshLines;
   if constexpr (kExpanded<C>) {
-    run_steps<DotNibbles, M, 8>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
+    run_steps<DotNibbles, M, 8>(acc, codes, words, row_bytes, steps, ahead);
   } else if constexpr (!kPacked<C> && DotI8::kSubs == 2) {
-    const WideWords<M> wide(words, row_bytes, shape.steps * kWord);
-    run_steps<DotI8, M, 8>(acc, codes + part * part_bytes, wide.bytes, wide.kRowBytes, shape.steps, ahead);
+    const WideWords<M> wide(words, row_bytes, steps * kWord);
+    run_steps<DotI8, M, 8, kFresh>(acc, codes, wide.bytes, wide.kRowBytes, steps, ahead);
   } else if constexpr (!kPacked<C>) {
-    run_steps<DotI8, M, 8>(acc, codes + part * part_bytes, words, row_bytes, shape.steps, ahead);
+    run_steps<DotI8, M, 8, kFresh>(acc, codes, words, row_bytes, steps, ahead);
   } else {
-    const int32_t half = shape.parts / 2;  // 0: the part is the whole group, half low and half high
-    const int32_t low_steps = half == 0 ? shape.steps / 2 : part < half ? shape.steps : 0;
-    const uint8_t* lines = codes + (part < half ? part : part - half) * part_bytes;
-    run_steps<DotLow, M>(acc, lines, words, row_bytes, low_steps, ahead);
-    run_steps<DotHigh, M>(acc, lines, words + low_steps * kWord, row_bytes, shape.steps - low_steps, ahead);
+    run_steps<DotLow, M>(acc, codes, words, row_bytes, steps / 2, ahead);
+    run_steps<DotHigh, M>(acc, codes, words + steps / 2 * kWord, row_bytes, steps / 2, ahead);
   }
 }
 
@@ -102,7 +102,7 @@ LEGATO_INLINE void add_group(const DotI8::Acc (&acc)[M][kBlockVecs], const uint8
                              const Offsets<M>& offsets, int32_t at, int64_t groups, float* y) {
   Vf d[kBlockVecs], m_[kBlockVecs];
   LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
-    if constexpr (C != Codes::i8_channel) d[v] = load_factors<C>(factors + v * kLanes * kFactorBytes<C>);
+    if constexpr (!kPerChannel<C>) d[v] = load_factors<C>(factors + v * kLanes * kFactorBytes<C>);
     if constexpr (kHasMin<C>) m_[v] = load_factors<C>(factors + (kPanel + v * kLanes) * kFactorBytes<C>);
   }
   LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
@@ -112,7 +112,7 @@ LEGATO_INLINE void add_group(const DotI8::Acc (&acc)[M][kBlockVecs], const uint8
     LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) {
       float* out = y + m * kPanel + v * kLanes;
       Vf product = DotI8::to_float(acc[m][v]);
-      if constexpr (C != Codes::i8_channel) product = product * d[v];
+      if constexpr (!kPerChannel<C>) product = product * d[v];
       Vf total = fma(product, scale, load(out));
       if constexpr (kHasMin<C>) total = fma(m_[v], offset, total);
       store(out, total);
@@ -124,8 +124,8 @@ template <Codes C, int32_t M>
 void code_tile(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead_of_tile, float* y) {
   const Acts& x = args.x;
   const int32_t group = x.group;
-  const CodeShape shape = code_shape<C>(run.k, args.w.group, group);
-  const int32_t zero_point = C == Codes::i8_channel ? 0 : args.w.zero + (C == Codes::i8_group ? 128 : 0);
+  const CodeShape shape = code_shape<C>(run.k, group);
+  const int32_t zero_point = kPerChannel<C> ? 0 : args.w.zero + (C == Codes::i8_group ? 128 : 0);
   const int64_t row_bytes = x.k_pad, act_groups = x.k_pad / group;
   const int64_t first_group = row * act_groups + run.k_begin / group;
   Ahead ahead = ahead_of_tile;  // a copy can live in registers
@@ -135,31 +135,28 @@ void code_tile(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead
     const int32_t* sums = x.sums + first_group;
     const uint8_t* header = run.weights;
     Offsets<M> offsets;
-    int32_t done = 0;  // activation groups
     for (int32_t g = 0; g < shape.groups; ++g, header += shape.group_bytes) {
       const uint8_t* codes = header + shape.header_bytes + column * kWord;
-      for (int32_t part = 0; part < shape.parts; ++part, ++done) {
-        if constexpr (kHasMin<C>) {
-          if (done % kLanes == 0) offsets.fill(scales, sums, act_groups, smaller(run.k / group - done, kLanes));
-        }
-        DotI8::Acc acc[M][kBlockVecs];
-        LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-          LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = DotI8::none();
-        }
-        if (zero_point != 0) {
-          LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-            const DotI8::Acc start = DotI8::start(-zero_point * sums[m * act_groups]);
-            LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = start;
-          }
-        }
-        run_part<C, M>(acc, shape, part, codes, words, row_bytes, ahead);
-        add_group<C, M>(acc, header + column * kFactorBytes<C>, scales, offsets, done % kLanes, act_groups, y + column);
-        // y is read again for the next group: kept in registers, it would push the accumulators onto the stack.
-        __asm__ volatile("" ::: "memory");
-        words += group;
-        ++scales;
-        ++sums;
+      if constexpr (kHasMin<C>) {
+        if (g % kLanes == 0) offsets.fill(scales, sums, act_groups, smaller(shape.groups - g, kLanes));
       }
+      DotI8::Acc acc[M][kBlockVecs];
+      LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+        LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = DotI8::none();
+      }
+      if (zero_point != 0) {
+        LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+          const DotI8::Acc start = DotI8::start(-zero_point * sums[m * act_groups]);
+          LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = start;
+        }
+      }
+      run_group<C, M>(acc, shape.steps, codes, words, row_bytes, ahead);
+      add_group<C, M>(acc, header + column * kFactorBytes<C>, scales, offsets, g % kLanes, act_groups, y + column);
+      // y is read again for the next group: kept in registers, it would push the accumulators onto the stack.
+      __asm__ volatile("" ::: "memory");
+      words += group;
+      ++scales;
+      ++sums;
     }
   }
   ahead_of_tile = ahead;

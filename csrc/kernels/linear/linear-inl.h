@@ -28,6 +28,7 @@ TileFn tile_fn(const Weight& w, int32_t rows) {
     case WeightType::i8:
       return w.group == 0 ? code_tile_fn<Codes::i8_channel>(rows) : code_tile_fn<Codes::i8_group>(rows);
     case WeightType::q4:
+    case WeightType::i4:  // always expanded
       break;
   }
   return w.has_min ? code_tile_fn<Codes::q4_min>(rows) : code_tile_fn<Codes::q4>(rows);
@@ -38,33 +39,47 @@ TileFn expanded_tile_fn(const Weight& w, [[maybe_unused]] const Run& run, int32_
   if (run.kept != nullptr) return float_tile_fn<DotKeep>(rows);
   if (w.type == WeightType::bf16) return float_tile_fn<DotWide>(rows);
 #endif
+  if (w.type == WeightType::i4) return rows == 1 ? code_tile<Codes::i4, 1> : code_tile_fn<Codes::i8_channel>(rows);
   return w.has_min ? code_tile_fn<Codes::expanded_min>(rows) : code_tile_fn<Codes::expanded>(rows);
 }
 
 // Rows cut into parts of nearly one size, `limit` at most: those of the first part.
 LEGATO_INLINE int32_t first_part(int32_t rows, int32_t limit) { return rows / ((rows + limit - 1) / limit); }
 
-// Where the products of a row start: what the zero point of i8 takes away, else 0.
+// Whether a panel ends with a scale of each column, and its codes are bytes with a zero point of 128.
+LEGATO_INLINE bool per_channel(const Weight& w) {
+  return w.type == WeightType::i4 || (w.type == WeightType::i8 && w.group == 0);
+}
+
+// Where the products of a row start: what the zero point takes away from weights of one scale per channel, else 0.
 LEGATO_INLINE float start_of_products(const LinearArgs& args, int32_t row) {
-  const bool offset = args.w.type == WeightType::i8 && args.w.group == 0;
-  return offset ? zero_point_share(args.x, args.w.zero + 128, row) : 0.0f;
+  return per_channel(args.w) ? zero_point_share(args.x, args.w.zero + 128, row) : 0.0f;
 }
 
 // The weights that tiles ask for while they are computed. A single tile runs ahead in its own panel; several share the
 // panel that comes after it, so that it is there when the first of them begins.
 constexpr int32_t kAskingTiles = 8;
+
+// Cache lines of a panel, at most, to ask for in 4 steps.
+LEGATO_INLINE int32_t lines_of_steps(const Weight& w, int32_t rows) {
+  if (w.type != WeightType::i4) return kRunLines;
+  return rows <= kTileRows ? 4 * kI4Fresh : 10;
+}
+
 struct Prefetch {
   Ahead tiles[kAskingTiles + 1];  // the last: of all other tiles, which ask for nothing
 
-  Prefetch(const uint8_t* panel, const uint8_t* after, size_t panel_bytes, int32_t rows) {
+  Prefetch(const Weight& w, const uint8_t* panel, const uint8_t* after, int32_t rows) {
+    const int32_t lines = lines_of_steps(w, rows);
     for (Ahead& ahead : tiles) ahead = {panel, 0};
     if (rows <= kTileRows) {
-      tiles[0] = {panel + kPrefetchBytes, kRunLines};
+      tiles[0] = {panel + (w.type == WeightType::i4 ? kI4PrefetchBytes : kPrefetchBytes), lines};
       return;
     }
     const int32_t shares = rows <= 3 * kTileRows ? 2 : rows <= kAskingTiles * kTileRows ? 4 : kAskingTiles;
     for (int32_t i = 0; i < shares; ++i) {
-      tiles[i] = {after + panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i), kRunLines / shares};
+      tiles[i] = {after + w.panel_bytes / static_cast<size_t>(shares) * static_cast<size_t>(i),
+                  (lines + shares - 1) / shares};
     }
   }
 };
@@ -97,8 +112,8 @@ struct PanelPass {
         scratch(s),
         row_begin(begin),
         panel(at),
-        expanded(expands(a.w) && rows >= kExpandRows),
-        prefetch(at, after, a.w.panel_bytes, rows) {}
+        expanded(expands(a.w, rows)),
+        prefetch(a.w, at, after, rows) {}
 
   float start_of(int32_t row) const {
     const int32_t index = row - row_begin;
@@ -112,12 +127,14 @@ struct PanelPass {
       LEGATO_UNROLL for (int32_t c = 0; c < kPanel; c += kLanes) store(y + m * kPanel + c, start);
     }
     if (!expanded) return run({panel, 0, args.w.k_pad, nullptr}, row, rows, tile, y);
-    const int32_t step = expanded_k(args.w);
+    const int32_t step = expanded_k(args.w, rows);
     for (int32_t k = 0; k < args.w.k_pad; k += step) {
       const int32_t n = smaller(step, args.w.k_pad - k);
       const uint8_t* packed = packed_at(args.w, panel, k);
       int32_t done = 0;
-      if (args.w.type == WeightType::q4) {
+      if (args.w.type == WeightType::i4) {
+        expand_i4(packed, n, rows <= kTileRows ? kI4Asked : 0, prefetch.tiles[0], scratch.expanded);
+      } else if (args.w.type == WeightType::q4) {
         expand_q4(args.w, packed, n, scratch.expanded);
       } else {
         done = first_part(rows, kTileRows);
@@ -145,8 +162,8 @@ void load_bias(const LinearArgs& args, int32_t panel, float* bias) {
 
 // The channel scales of one packed panel, one where there are none.
 void load_channels(const Weight& w, int32_t panel, float* channels) {
-  const uint8_t* bytes = w.panels + static_cast<size_t>(panel) * w.panel_bytes + static_cast<size_t>(w.k_pad) * kPanel;
-  const bool scaled = w.type == WeightType::i8 && w.group == 0;
+  const uint8_t* bytes = w.panels + static_cast<size_t>(panel + 1) * w.panel_bytes - kPanel * sizeof(float);
+  const bool scaled = per_channel(w);
   for (int32_t c = 0; c < kPanel; c += kLanes)
     store(channels + c, scaled ? load_as<Vf>(bytes + c * sizeof(float)) : splat(1.0f));
 }

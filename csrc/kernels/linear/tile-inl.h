@@ -73,7 +73,7 @@ LEGATO_INLINE void run_step(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8
 }
 
 // `count` steps, a multiple of U.
-template <class Dot, int32_t M, int32_t U = kUnrolled>
+template <class Dot, int32_t M, int32_t U = kUnrolled, int32_t kFresh = Dot::kFreshLines>
 LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint8_t* lines, const uint8_t* words,
                              int64_t row_bytes, int32_t count, Ahead& ahead, float* kept = nullptr) {
   for (int32_t s = 0; s < count; s += U) {
@@ -81,7 +81,7 @@ LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint
       for (int32_t i = 0; i < ahead.lines; ++i) ahead.runs() ? ahead.ask_twice(U / 4) : ahead.ask(U / 4);
     }
     LEGATO_UNROLL for (int32_t i = 0; i < U; ++i) {
-      if constexpr (M == 1) Dot::kHeavy ? ahead.ask_twice(Dot::kFreshLines) : ahead.ask(Dot::kFreshLines);
+      if constexpr (M == 1) Dot::kHeavy ? ahead.ask_twice(kFresh) : ahead.ask(kFresh);
       run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * kWord, row_bytes, kept);
       if constexpr (Dot::kKeeps) kept += 2 * kPanel;
     }

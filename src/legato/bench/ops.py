@@ -25,6 +25,7 @@ FORMATS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "f32": ("f32", {}, "f32", "f32"),
     "bf16": ("bf16", {}, "bf16", "bf16"),
     "int8": ("i8", {}, "s8g64", "int8"),
+    "int4": ("i4", {"group": 16}, "s8g64", "int8"),
     "q4_1": ("q4", {"group": 32, "has_min": True}, "s8g32", "int8"),
 }
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))  # n x k of the default model

@@ -13,6 +13,7 @@ from legato import __version__
 from legato.build.engine_file import VERSION, EngineFile
 from legato.core.config import ModelConfig
 from legato.core.errors import CheckpointError, ConfigError
+from legato.quant.formats import FORMATS
 from legato.weights.cache_dir import ENGINES, Hold, default_cache_dir
 from legato.weights.open import Checkpoint, open_checkpoint
 from legato.weights.source import Progress
@@ -64,6 +65,7 @@ def build_engine(
 def _key(model: ModelConfig, checkpoint: Checkpoint) -> str:
     """Changes with everything that the file's content depends on."""
     parts = [str(VERSION), __version__, checkpoint.fingerprint, model.format, str(model.max_model_len)]
+    parts.append(repr(FORMATS.get(model.format)))  # what the name stands for
     for override in (model.tokenizer, model.chat_template):
         parts.extend(_contents(override))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -25,14 +25,14 @@ _PANEL = 64  # output columns of a packed panel, and floats that a vector is pad
 _LINEAR, _TABLE, _VECTOR = range(3)
 _TASKS_PER_THREAD = 4
 _LEAST_PANELS = 16  # of a task
-_F32, _F16, _BF16, _I8, _Q4 = (("f32", 0), ("f16", 1), ("bf16", 2), ("i8", 3), ("q4", 4))
+_F32, _F16, _BF16, _I8, _Q4, _I4 = (("f32", 0), ("f16", 1), ("bf16", 2), ("i8", 3), ("q4", 4), ("i4", 5))
 _WEIGHT_TYPES = {  # format -> type of csrc/kernels/kernels.h: name in the binding, number
     "f32": _F32,
     "f16": _F16,
     "bf16": _BF16,
     "int8": _I8,
     "q8_0": _I8,
-    "int4": _Q4,
+    "int4": _I4,
     "q4_0": _Q4,
     "q4_1": _Q4,
 }

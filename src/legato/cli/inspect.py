@@ -23,7 +23,7 @@ _NO_USE = (
 )
 
 # Layout ids of csrc/kernels/pack.h; tables and vectors are rows as they are.
-_LAYOUTS = ("rows", "f32_panel", "f16_panel", "bf16_panel", "i8_panel", "i8_grouped", "q4_grouped")
+_LAYOUTS = ("rows", "f32_panel", "f16_panel", "bf16_panel", "i8_panel", "i8_grouped", "q4_grouped", "i4_panel")
 
 
 def add_to(commands: Commands) -> None:

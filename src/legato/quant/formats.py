@@ -1,7 +1,9 @@
 """Weight formats. The native layouts of each are drawn in csrc/kernels/pack.h.
 
 A grouped weight is w = d * (q - zero) + m with one d (and m) per output row and group of `group` inputs; a
-per-channel one (group 0) has one d per output row. Activations meet a weight in its `activation` format.
+per-channel one (group 0) has one d per output row. int4 has two levels: w = d * (s * q + z - 128), d per output row,
+whole numbers s and z per group, so that it meets activations as the byte s * q + z. Activations meet a weight in its
+`activation` format.
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ FORMATS = {
         WeightFormat("f16", 16, "f32"),
         WeightFormat("bf16", 16, "bf16"),
         WeightFormat("int8", 8, "s8g64"),
-        WeightFormat("int4", 4, "s8g32", group=32, has_min=True),
+        WeightFormat("int4", 4, "s8g64", group=16),
         WeightFormat("q8_0", 8, "s8g32", group=32),
         WeightFormat("q4_0", 4, "s8g32", group=32, zero=8),
         WeightFormat("q4_1", 4, "s8g32", group=32, has_min=True),

@@ -17,8 +17,8 @@ from legato.simulate.routers import make_router
 
 __all__ = ["FORMATS", "Setup", "set_up"]
 
-# Bytes per weight; int4 with a scale and a least value of 2 bytes each for 32 weights.
-FORMATS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.625}
+# Bytes per weight; int4 with three bytes beside the codes of 32 weights.
+FORMATS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.59375}
 # Bytes per value of the KV cache; int8 with a scale of 4 bytes per token and head of 64 or 128 values.
 _CACHE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.05}
 

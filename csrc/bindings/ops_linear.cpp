@@ -104,21 +104,20 @@ double time_call(const KernelTable& table, const Workload& work, int threads, do
     const auto end = static_cast<size_t>(split.first_panel(thread + 1)) * work.panel_bytes;
     return std::span(args.w.panels + begin, std::min(kAheadBytes, end - begin));
   };
-  const auto pass = [&] {
-    for (size_t i = 0; i < work.copies.size(); ++i) {
-      const LinearArgs& args = work.copies[i];
-      const LinearArgs& next = work.copies[(i + 1) % work.copies.size()];
-      for (int t = 0; t < threads; ++t) pool.ahead(t, weights_of(next, t));
-      pool.run(split.items(), [&](int64_t item, int thread) {
-        void* memory = scratch[static_cast<size_t>(thread)].data();
-        const uint8_t* after = weights_of(next, thread).data();
-        split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end, bool last) {
-          table.linear(args, row_begin, row_end, panel_begin, panel_end, last ? after : nullptr, memory);
-        });
+  size_t at = 0;
+  return best_seconds_of_call(min_seconds, [&] {
+    const LinearArgs& args = work.copies[at];
+    at = (at + 1) % work.copies.size();
+    const LinearArgs& next = work.copies[at];
+    for (int t = 0; t < threads; ++t) pool.ahead(t, weights_of(next, t));
+    pool.run(split.items(), [&](int64_t item, int thread) {
+      void* memory = scratch[static_cast<size_t>(thread)].data();
+      const uint8_t* after = weights_of(next, thread).data();
+      split.visit(item, [&](int32_t row_begin, int32_t row_end, int32_t panel_begin, int32_t panel_end, bool last) {
+        table.linear(args, row_begin, row_end, panel_begin, panel_end, last ? after : nullptr, memory);
       });
-    }
-  };
-  return best_seconds(min_seconds, pass) / static_cast<double>(work.copies.size());
+    });
+  });
 }
 
 double linear_bench(const Weight& shape, const std::string& act_format, int32_t m, const std::string& epilogue,

@@ -148,6 +148,21 @@ def test_int4_has_the_bits_of_int8(isa):
         np.testing.assert_array_equal(got[:rows], expected[:rows])
 
 
+@pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q4_1"])
+def test_many_rows_finish_as_few_do(isa, name):
+    """Each tile of many rows is finished when its last part of k is in: once, for glu when both panels are (P1)."""
+    weight, packed, acts, _, _ = make_case(name, 210, 256, 320)
+    bias = np.random.default_rng(1).standard_normal(256).astype(np.float32)
+    residual = np.random.default_rng(2).standard_normal((210, 256)).astype(np.float32)
+    for epilogue, act, width in [("add", "none", 256), ("store", "silu", 256), ("glu", "silu", 128)]:
+        out = [residual[:, :width].copy() for _ in range(2)]
+        options = {"epilogue": epilogue, "act": act, "bias": bias, "isa": isa}
+        ops.linear(weight, packed, acts, out=out[0], **options)
+        for first in range(0, 210, 15):
+            ops.linear(weight, packed, acts, out=out[1], rows=(first, first + 15), **options)
+        np.testing.assert_array_equal(*out)
+
+
 def test_a_call_of_more_rows_than_it_remembers(isa):
     """What the zero point takes from a row is kept for 1,024 rows of a call; those behind have it too."""
     weight, packed, acts, expected, magnitude = make_case("i8", 1040, 64, 128)

@@ -23,14 +23,17 @@ void finish(const Epilogue& e, const TileOut& t) {
   const Vf scale = splat(e.scale);
   const int64_t stride = T == Target::products ? kPanel : e.out_stride;
   float* out = T == Target::products ? t.y : e.out + t.row * stride + t.panel * kPanel;
-  for (int32_t m = 0; m < t.rows; ++m) {
-    for (int32_t c = 0; c < t.columns; c += kLanes) {
-      const int32_t i = m * kPanel + c, n = smaller(t.columns - c, kLanes);
-      Vf value = activate<A>(load(t.y + i) * load(t.channels + c) + load(t.bias + c));
+  for (int32_t c = 0; c < t.columns; c += kLanes) {
+    const int32_t n = T == Target::products ? kLanes : smaller(t.columns - c, kLanes);
+    const Vf channels = load(t.channels + c), bias = load(t.bias + c);
+    [[maybe_unused]] const Vf up_channels = load(t.up_channels + c), up_bias = load(t.up_bias + c);
+    for (int32_t m = 0; m < t.rows; ++m) {
+      const int32_t i = m * kPanel + c;
+      Vf value = activate<A>(load(t.y + i) * channels + bias);
       if constexpr (A == Activation::none && !kGlu) value = value * scale;
-      if constexpr (kGlu) value = value * (load(t.up + i) * load(t.up_channels + c) + load(t.up_bias + c));
+      if constexpr (kGlu) value = value * (load(t.up + i) * up_channels + up_bias);
       float* to = out + m * stride + c;
-      if (T == Target::products || n == kLanes) {
+      if (n == kLanes) {
         store(to, T == Target::sum ? load(to) + value : value);
       } else {
         store_n(to, T == Target::sum ? load_n(to, n) + value : value, n);

@@ -18,14 +18,18 @@ LEGATO_INLINE int64_t packed_bytes(const Weight& w, int32_t k) {
   return static_cast<int64_t>(k / w.group) * ((w.has_min ? 4 : 2) + w.group / 2) * kPanel;
 }
 
+constexpr int32_t kBf16K = 96;
+
 // For a single tile of rows: a part that stays in L1, and how far to ask ahead: beyond a part, which is read in one go.
 constexpr int32_t kI4FewRowsK = 256;
 constexpr int32_t kI4PrefetchBytes = 10 << 10;
 
-// K that is expanded at once: as much as kExpandBytes hold; of i4 for a single tile of rows, as much as stays in L1.
+// K that is expanded at once: as much as kExpandBytes hold; of bf16, and of i4 for a single tile of rows, as much as
+// stays in L1 beside the rest.
 LEGATO_INLINE int32_t expanded_k(const Weight& w, int32_t rows) {
   constexpr int32_t kBytes = static_cast<int32_t>(kExpandBytes);
-  if (w.type == WeightType::bf16) return kBytes / (kPanel * 4);
+  static_assert(kBf16K * kPanel * sizeof(float) <= kExpandBytes && kBf16K <= kWideRun);
+  if (w.type == WeightType::bf16) return kBf16K;
   if (w.type == WeightType::i4) return rows <= kTileRows ? kI4FewRowsK : kBytes / kPanel;
   return kBytes / ((w.has_min ? 8 : 4) * kPanel + w.group * kPanel) * w.group;
 }

@@ -120,13 +120,11 @@ struct PanelPass {
     return index < kStartRows ? scratch.starts[index] : start_of_products(args, row);
   }
 
-  // y[rows][64] = the products of rows [row, row + rows), of which the first is in tile `tile` of the pass.
-  void multiply(int32_t row, int32_t rows, int32_t tile, float* y) {
-    for (int32_t m = 0; m < rows; ++m) {
-      const Vf start = splat(start_of(row + m));
-      LEGATO_UNROLL for (int32_t c = 0; c < kPanel; c += kLanes) store(y + m * kPanel + c, start);
-    }
-    if (!expanded) return run({panel, 0, args.w.k_pad, nullptr}, row, rows, tile, y);
+  // y[rows][64] = the products of rows [row, row + rows), of which the first is in tile `tile` of the pass. Calls
+  // finish(first, count) for rows [first, first + count) of these as soon as they are complete.
+  template <class Finish>
+  void multiply(int32_t row, int32_t rows, int32_t tile, float* y, Finish&& finish) {
+    if (!expanded) return run({panel, 0, args.w.k_pad, nullptr}, row, 0, rows, tile, y, finish);
     const int32_t step = expanded_k(args.w, rows);
     for (int32_t k = 0; k < args.w.k_pad; k += step) {
       const int32_t n = smaller(step, args.w.k_pad - k);
@@ -138,18 +136,29 @@ struct PanelPass {
         expand_q4(args.w, packed, n, scratch.expanded);
       } else {
         done = first_part(rows, kTileRows);
-        run({packed, k, n, reinterpret_cast<float*>(scratch.expanded)}, row, done, tile, y);
+        run({packed, k, n, reinterpret_cast<float*>(scratch.expanded)}, row, 0, done, tile, y, finish);
       }
-      run({scratch.expanded, k, n, nullptr}, row + done, rows - done, done == 0 ? tile : tile + 1, y + done * kPanel);
+      run({scratch.expanded, k, n, nullptr}, row, done, rows, done == 0 ? tile : tile + 1, y, finish);
     }
   }
 
-  void run(const Run& part, int32_t row, int32_t rows, int32_t tile, float* y) {
-    for (int32_t done = 0; done < rows; ++tile) {
-      const int32_t count = first_part(rows - done, kTileRows);
+  // Rows [from, to) of those from `row` on, tile by tile: what precedes and follows the products of a tile is done
+  // while it is in the first cache.
+  template <class Finish>
+  void run(const Run& part, int32_t row, int32_t from, int32_t to, int32_t tile, float* y, Finish&& finish) {
+    for (int32_t count; from < to; from += count, ++tile) {
+      count = first_part(to - from, kTileRows);
+      if (part.k_begin == 0) fill_starts(row + from, count, y + from * kPanel);
       const TileFn fn = expanded ? expanded_tile_fn(args.w, part, count) : tile_fn(args.w, count);
-      fn(args, row + done, part, prefetch.tiles[smaller(tile, kAskingTiles)], y + done * kPanel);
-      done += count;
+      fn(args, row + from, part, prefetch.tiles[smaller(tile, kAskingTiles)], y + from * kPanel);
+      if (part.k_begin + part.k == args.w.k_pad) finish(from, count);
+    }
+  }
+
+  void fill_starts(int32_t row, int32_t rows, float* y) const {
+    for (int32_t m = 0; m < rows; ++m) {
+      const Vf start = splat(start_of(row + m));
+      LEGATO_UNROLL for (int32_t c = 0; c < kPanel; c += kLanes) store(y + m * kPanel + c, start);
     }
   }
 };
@@ -191,9 +200,14 @@ void linear(const LinearArgs& args, int32_t row_begin, int32_t row_end, int32_t 
     const int32_t limit = pass.expanded ? kChunkRows : kTileRows;
     for (int32_t row = row_begin, tile = 0, rows; row < row_end; row += rows) {
       rows = first_part(row_end - row, limit);
-      pass.multiply(row, rows, tile, s.y);
-      if (glu) up_pass.multiply(row, rows, tile, s.up);
-      write_tile(args.e, {row, rows, panel, columns, s.y, s.up, s.bias, s.up_bias, s.channels, s.up_channels});
+      const auto write = [&](int32_t from, int32_t count) {
+        float *y = s.y + from * kPanel, *up = s.up + from * kPanel;
+        write_tile(args.e, {row + from, count, panel, columns, y, up, s.bias, s.up_bias, s.channels, s.up_channels});
+      };
+      pass.multiply(row, rows, tile, s.y, [&](int32_t from, int32_t count) {
+        if (!glu) write(from, count);
+      });
+      if (glu) up_pass.multiply(row, rows, tile, s.up, write);
       tile += (rows + kTileRows - 1) / kTileRows;
     }
   }

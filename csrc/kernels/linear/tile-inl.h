@@ -116,11 +116,12 @@ LEGATO_INLINE void float_run(const uint8_t* lines, const uint8_t* words, int64_t
     }
     const uint8_t* at = lines + column * Dot::kColumnBytes;
     if constexpr (Dot::kWidens) {
+      if (column == 0) widen<M>(words, row_bytes, wide[0]);
       for (int32_t s = 0; s < steps; s += kWideSteps) {
-        float* some = wide[0] + 2 * s;
-        if (column == 0) widen<M>(words + s * kWord, row_bytes, some);
-        run_steps<Dot, M>(acc, at + s * Dot::kStepBytes, reinterpret_cast<const uint8_t*>(some), sizeof(wide[0]),
-                          kWideSteps, ahead, Dot::kKeeps ? kept + s * 2 * kPanel + column : nullptr);
+        const int32_t after = s + kWideSteps;
+        if (column == 0 && after < steps) widen<M>(words + after * kWord, row_bytes, wide[0] + 2 * after);
+        run_steps<Dot, M>(acc, at + s * Dot::kStepBytes, reinterpret_cast<const uint8_t*>(wide[0] + 2 * s),
+                          sizeof(wide[0]), kWideSteps, ahead, Dot::kKeeps ? kept + s * 2 * kPanel + column : nullptr);
       }
     } else {
       run_steps<Dot, M>(acc, at, words, row_bytes, steps, ahead);

@@ -253,7 +253,8 @@ bool linear_accepts(const Acts& x, const Weight& w);
 constexpr int32_t kChunkRows = 32 * kTileRows;
 constexpr int32_t kStartRows = 1024;
 constexpr size_t kExpandBytes = 32 << 10;
-constexpr size_t kLinearScratchBytes = ((2 * kChunkRows + 4) * kPanel + kStartRows) * sizeof(float) + kExpandBytes;
+constexpr size_t kI4ExpandBytes = 256 << 10;  // the whole of most panels: sums of f32 leave L1 less often
+constexpr size_t kLinearScratchBytes = ((2 * kChunkRows + 4) * kPanel + kStartRows) * sizeof(float) + kI4ExpandBytes;
 size_t attention_scratch_bytes(const KvView& kv, int32_t heads);
 int32_t attention_partial_floats(const KvView& kv);  // 16-float aligned
 

@@ -126,9 +126,10 @@ def test_many_rows_have_the_bits_of_few(isa, name):
         np.testing.assert_array_equal(part[first:last], whole[first:last])
 
 
-def test_int4_has_the_bits_of_int8(isa):
+@pytest.mark.parametrize("k", [576, 4224])  # in one part for many rows, and in two
+def test_int4_has_the_bits_of_int8(isa, k):
     """Its codes are bytes of int8 when they meet activations: whatever the file holds, overflow included."""
-    m, n, k = 20, 64, 576
+    m, n = 20, 64
     rng = np.random.default_rng(3)
     weight = _native.describe_weight("i4", n, k, group=16)
     packed = rng.integers(0, 256, weight.bytes, np.uint8)

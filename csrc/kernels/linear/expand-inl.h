@@ -24,13 +24,13 @@ constexpr int32_t kBf16K = 96;
 constexpr int32_t kI4FewRowsK = 256;
 constexpr int32_t kI4PrefetchBytes = 10 << 10;
 
-// K that is expanded at once: as much as kExpandBytes hold; of bf16, and of i4 for a single tile of rows, as much as
-// stays in L1 beside the rest.
+// K that is expanded at once: as much as kExpandBytes or kI4ExpandBytes hold; of bf16, and of i4 for a single tile of
+// rows, as much as stays in L1 beside the rest.
 LEGATO_INLINE int32_t expanded_k(const Weight& w, int32_t rows) {
   constexpr int32_t kBytes = static_cast<int32_t>(kExpandBytes);
   static_assert(kBf16K * kPanel * sizeof(float) <= kExpandBytes && kBf16K <= kWideRun);
   if (w.type == WeightType::bf16) return kBf16K;
-  if (w.type == WeightType::i4) return rows <= kTileRows ? kI4FewRowsK : kBytes / kPanel;
+  if (w.type == WeightType::i4) return rows <= kTileRows ? kI4FewRowsK : static_cast<int32_t>(kI4ExpandBytes) / kPanel;
   return kBytes / ((w.has_min ? 8 : 4) * kPanel + w.group * kPanel) * w.group;
 }
 

@@ -93,7 +93,7 @@ struct LinearScratch {
   float channels[kPanel];
   float up_channels[kPanel];
   float starts[kStartRows];  // of the first rows of the call: where their products start
-  uint8_t expanded[kExpandBytes];
+  uint8_t expanded[kI4ExpandBytes];
 };
 static_assert(sizeof(LinearScratch) == kLinearScratchBytes);
 

@@ -103,7 +103,8 @@ void write_i4(const Groups& groups, const Grid& grid, uint8_t* codes, uint8_t* h
               offset = __builtin_convertvector(grid.offset, Words);
   Words q[kI4Group];
   for (int32_t i = 0; i < kI4Group; ++i)
-    q[i] = __builtin_convertvector(code_of(groups.x[i], grid, 1.0f / grid.step, grid.offset + 15.0f * grid.step), Words);
+    q[i] =
+        __builtin_convertvector(code_of(groups.x[i], grid, 1.0f / grid.step, grid.offset + 15.0f * grid.step), Words);
   for (int32_t lane = 0; lane < kSide; lane += 2, codes += kI4Group, heads += kI4Head) {
     for (int32_t i = 0; i < kI4Group; ++i) codes[i] = static_cast<uint8_t>(q[i][lane] | q[i][lane + 1] << 4);
     heads[0] = static_cast<uint8_t>(step[lane] | step[lane + 1] << 4);

@@ -139,7 +139,7 @@ class TinyEngine {
     add_vector(kHidden, 1.0f);                                                                           // 1
     add_linear(WeightType::i8, (kHeads + 2) * kHeadDim, kHidden, 0, false);                              // 2 qkv
     add_vector((kHeads + 2) * kHeadDim, 0.0f);                                                           // 3 bias
-    add_linear(WeightType::q4, kHidden, kHeads * kHeadDim, 32, true);                                    // 4 out
+    add_linear(WeightType::i4, kHidden, kHeads * kHeadDim, kI4Group, false);                             // 4 out
     add_linear(WeightType::bf16, 128, kHidden, 0, false);                                                // 5 gate, up
     add_linear(WeightType::f32, kHidden, kWidth, 0, false);                                              // 6 down
     add_linear(WeightType::i8, kVocab, kHidden, 0, false);                                               // 7 head

@@ -67,7 +67,7 @@ void encode_pad(const Weight& w, const Column& out) {
                        : w.type == WeightType::q4 ? static_cast<uint8_t>(w.zero * 17)
                                                   : 0;
   std::memset(out.codes, code, chunks.code_bytes * static_cast<size_t>(chunks.count));
-  std::memset(out.heads, 0, chunks.head_bytes * static_cast<size_t>(chunks.count));
+  std::fill_n(out.heads, chunks.head_bytes * static_cast<size_t>(chunks.count), uint8_t{0});
   if (w.type == WeightType::i4) {
     for (int32_t i = 0; i < chunks.count; ++i) std::memcpy(out.heads + i * kI4Head, kNullHead, sizeof kNullHead);
   }

@@ -61,6 +61,7 @@ def test_gguf_sentencepiece_adds_begin_token() -> None:
         ({"tokenizer.ggml.tokens": ["a", "a"], "tokenizer.ggml.token_type": [1, 1]}, "'a' twice"),
         ({"tokenizer.ggml.token_type": [1]}, "tokenizer.ggml.token_type has 1 entries"),
         ({"tokenizer.ggml.merges": ["a"]}, r"tokenizer.ggml.merges\[0\] 'a'"),
+        ({"tokenizer.ggml.merges": ["a b", 0]}, r"tokenizer.ggml.merges\[1\] 0"),
         ({"tokenizer.ggml.merges": None}, "tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["a zzz"]}, "tokenizer"),
         ({"tokenizer.ggml.bos_token_id": 10**6}, "bos_token_id 1000000"),

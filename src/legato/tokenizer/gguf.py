@@ -218,7 +218,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(merges: Sequence[str]) -> list[list[str]]:
-    pairs = [entry.split(" ", 1) for entry in merges]
+    pairs = [str(entry).split(" ", 1) for entry in merges]  # what is no text comes out as one token, and is refused
     for index, pair in enumerate(pairs):
         if len(pair) != 2 or "" in pair:
             raise CheckpointError(f"GGUF: tokenizer.ggml.merges[{index}] {merges[index]!r} is not two tokens")

@@ -76,14 +76,12 @@ double time_layers(const KernelTable& table, const KvPool& pool, int32_t layers,
     }
     table.attention(args, item);
   };
-  return best_seconds(min_seconds,
-                      [&] {
-                        for (int32_t layer = 0; layer < layers; ++layer) {
-                          args.kv = pool.layer(layer);
-                          threads_pool.run(static_cast<int64_t>(work.pieces.size()), run_piece);
-                        }
-                      }) /
-         layers;
+  int32_t layer = 0;
+  return best_seconds(min_seconds, [&] {
+    args.kv = pool.layer(layer);
+    layer = (layer + 1) % layers;
+    threads_pool.run(static_cast<int64_t>(work.pieces.size()), run_piece);
+  });
 }
 
 nb::tuple attention_bench(const std::string& kv_dtype, int32_t sequences, int32_t context, int32_t rows, int32_t heads,

@@ -105,7 +105,7 @@ double time_call(const KernelTable& table, const Workload& work, int threads, do
     return std::span(args.w.panels + begin, std::min(kAheadBytes, end - begin));
   };
   size_t at = 0;
-  return best_seconds_of_call(min_seconds, [&] {
+  return best_seconds(min_seconds, [&] {
     const LinearArgs& args = work.copies[at];
     at = (at + 1) % work.copies.size();
     const LinearArgs& next = work.copies[at];

@@ -6,27 +6,11 @@
 
 namespace legato {
 
-// Seconds of the fastest of the passes that fit into `min_seconds`, one at least, after one that warms up.
-template <class Pass>
-double best_seconds(double min_seconds, Pass&& pass) {
-  using Clock = std::chrono::steady_clock;
-  pass();
-  double best = 1e30, total = 0;
-  do {
-    const Clock::time_point start = Clock::now();
-    pass();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = seconds < best ? seconds : best;
-    total += seconds;
-  } while (total < min_seconds);
-  return best;
-}
-
 // Seconds of one of many like calls, from the fastest pass of `min_seconds`, after one that warms up. A pass takes
 // calls until a millisecond is over. As those that measure the limits of the machine, passes are short, so that some
 // fall between the turns of other processes: the best of long ones is a mean, which no limit is.
 template <class Call>
-double best_seconds_of_call(double min_seconds, Call&& call) {
+double best_seconds(double min_seconds, Call&& call) {
   constexpr double kPassSeconds = 1e-3;
   const auto pass = [&] {
     using Clock = std::chrono::steady_clock;

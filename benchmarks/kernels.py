@@ -52,14 +52,12 @@ def main() -> None:
 def add_linears(result: Result, rounds: Sequence[dict[str, Any]]) -> None:
     for format in ("int8", "bf16"):
         found = {m: [layer(r, format, m) for r in rounds] for m in MANY}
-        worst = min(statistics.median(share(kernels, "of_peak") for kernels in of) for of in found.values())
+        shares = {m: statistics.median(share(kernels, "of_peak") for kernels in of) for m, of in found.items()}
         rates = {f"M = {m}": [rate(kernels, "operations") for kernels in of] for m, of in found.items()}
         peaks = [kernel["peak"] / 1e9 for of in found.values() for kernels in of for kernel in kernels]
-        shares = ", ".join(
-            f"M = {m} {statistics.median(share(kernels, 'of_peak') for kernels in of):.1%}" for m, of in found.items()
-        )
-        note = f"{shares} of the peak beside each kernel, {min(peaks):.0f} to {max(peaks):.0f} GOP/s"
-        result.add(f"linear-{format}", worst, rates, "GOP/s", [note])
+        each = ", ".join(f"M = {m} {value:.1%}" for m, value in shares.items())
+        note = f"{each} of the peak beside each kernel, {min(peaks):.0f} to {max(peaks):.0f} GOP/s"
+        result.add(f"linear-{format}", min(shares.values()), rates, "GOP/s", [note])
     for format in FORMATS:
         of = [layer(r, format, 1) for r in rounds]
         value = statistics.median(share(kernels, "of_bandwidth") for kernels in of)
@@ -88,7 +86,7 @@ def share(kernels: list[dict[str, Any]], of: str) -> float:
 
 
 def add_attention(result: Result, rounds: Sequence[dict[str, Any]]) -> None:
-    for kind, share, quantity, unit in (
+    for kind, limit, quantity, unit in (
         ("decode", "of_bandwidth", "bytes", "GB/s"),
         ("prefill", "of_peak", "operations", "GOP/s"),
     ):
@@ -96,7 +94,7 @@ def add_attention(result: Result, rounds: Sequence[dict[str, Any]]) -> None:
             start = f"{kind} attention, {dtype} KV"
             found = [k for r in rounds for k in r["kernels"] if k["name"].startswith(start)]
             rates = [kernel[quantity] / kernel["seconds"] / 1e9 for kernel in found]
-            median = statistics.median(kernel[share] for kernel in found)
+            median = statistics.median(kernel[limit] for kernel in found)
             result.add(f"attention-{kind}-{dtype}", median, {found[0]["name"]: rates}, unit)
 
 

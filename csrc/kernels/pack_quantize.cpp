@@ -113,7 +113,7 @@ void write_i4(const Groups& groups, const Grid& grid, uint8_t* codes, uint8_t* h
   }
 }
 
-// 127 / max |w| and its inverse, both 0 for values that vanish. False for a NaN or an infinity.
+// max |w| / 127 and its inverse, both 0 for values that vanish. False for a NaN or an infinity.
 bool channel_scale(const float* w, int32_t k, float* scale, float* inverse) {
   const int32_t bits = largest_magnitude_bits(w, k);
   const float largest = std::bit_cast<float>(bits);

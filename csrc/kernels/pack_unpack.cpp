@@ -37,7 +37,7 @@ void unpack_group(const Weight& w, const uint8_t* group, size_t c, int32_t count
 // One column of two groups of i4, drawn in pack.h.
 void unpack_i4(const uint8_t* groups, size_t c, float scale, int32_t count, float* out) {
   const int32_t steps[2] = {(groups[c] & 15) + 1, (groups[c] >> 4) + 1};
-  const uint8_t* codes = groups + 3 * kPanel;
+  const uint8_t* codes = groups + kI4Head * kPanel;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     const size_t group = i / kI4Group;
     const uint8_t pair = codes[quad(i % kI4Group, c)];

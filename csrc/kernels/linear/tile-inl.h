@@ -23,9 +23,10 @@ constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32
 // many as it reads. The hardware's own prefetch stops at the end of each 4 KiB page. A tile of several blocks of
 // columns runs on from block to block, into the panels behind: to ask in its first block only is slower.
 //
-// A tile that runs ahead in its own panel asks for kRunLines, and for each line twice: kPrefetchBytes ahead into the
-// second cache, kNearBytes ahead into the first. Operations that wait for a line of the second cache fill the queue in
-// which those of later lines have to stand, so that memory rests; where a line is one operation the first is enough.
+// A tile that runs ahead in its own panel asks for kRunLines (of i4 for fewer, once), and for each line twice:
+// kPrefetchBytes ahead into the second cache, kNearBytes ahead into the first. Operations that wait for a line of the
+// second cache fill the queue in which those of later lines have to stand, so that memory rests; where a line is one
+// operation the first is enough.
 struct Ahead {
   const uint8_t* at;
   int32_t lines;

@@ -43,7 +43,8 @@ def default_level() -> str:
 
 def peaks(isa: str, threads: int, seconds: float = 0.3) -> Peaks:
     """Best of many passes within `seconds` for each kind of number."""
-    found = {kind: _native.ops.peak(kind, threads=threads, isa=isa, min_seconds=seconds) for kind in KINDS}
+    limits = Limits(isa, threads)
+    found = {kind: limits.peak(kind, seconds) for kind in KINDS}
     return Peaks(isa, threads, **found)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from legato import _native
 
-__all__ = ["KINDS", "Limits", "Peaks", "bandwidth", "default_level", "peaks", "usable_levels"]
+__all__ = ["KINDS", "READ_BYTES", "Limits", "Peaks", "bandwidth", "default_level", "peaks", "usable_levels"]
 
 KINDS = ("int8", "bf16", "f32")
 READ_BYTES = 1 << 29  # more than any cache holds

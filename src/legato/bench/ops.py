@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from legato import _native
-from legato.bench.machine import Limits
+from legato.bench.machine import READ_BYTES, Limits
 from legato.core.config import CacheConfig, flags
 
 __all__ = ["FORMATS", "HEADS", "KV_DTYPES", "SHAPES", "OpRun", "attentions", "linears", "rows_kernels"]
@@ -33,7 +33,7 @@ HEADS = (9, 3, 64)  # q heads, kv heads and head_dim of the default model
 KV_DTYPES = tuple(
     dtype for flag in flags(CacheConfig) if flag.name == "kv_cache_dtype" for dtype in flag.choices if dtype != "auto"
 )
-COPIES_BYTES = 1 << 29  # of a weight's copies together, or of the layers of a cache: more than any cache holds
+COPIES_BYTES = READ_BYTES  # of a weight's copies together, or of the layers of a cache
 Result = TypeVar("Result")
 TURNS = 3  # of a kernel and the limits
 

@@ -2,6 +2,8 @@
 
 import copy
 import math
+import threading
+from collections.abc import Sized
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -131,6 +133,48 @@ def test_offline_an_engine_failure_is_raised() -> None:
         for _ in range(2):
             with pytest.raises(LegatoError, match="step 2 failed as told"):
                 llm.generate(["one", "two"], SamplingParams(max_tokens=30))
+
+
+class Watched(threading.Condition):
+    """Notes how many messages wait each time that the thread which made it lets go."""
+
+    def __init__(self, inbox: Sized) -> None:
+        super().__init__()
+        self.inbox, self.seen = inbox, list[int]()
+        self.watched, self.depth = threading.get_ident(), 0
+
+    def __enter__(self) -> bool:
+        entered = super().__enter__()
+        self.depth += self.watched == threading.get_ident()
+        return entered
+
+    def __exit__(self, *error: Any) -> None:
+        if self.watched == threading.get_ident():
+            self.depth -= 1
+            if self.depth == 0:
+                self.seen.append(len(self.inbox))
+        super().__exit__(*error)
+
+
+def test_offline_a_batch_enters_the_queue_as_one() -> None:
+    """No step comes between its requests: how many steps a batch takes depends on nothing but the batch."""
+    engine = assemble(scripted(), ASSETS, EngineConfig(scheduler=SchedulerConfig(max_num_seqs=2)), MODEL)
+    engine.loop._wake = wake = Watched(engine.loop._inbox)
+    with LLM.over(engine) as llm:
+        llm.generate(["one", "two", "three", "one", "two"], GREEDY, use_tqdm=False)
+    assert wake.seen[0] == 5
+
+
+def test_offline_choices_wait_until_the_queue_has_room_for_them() -> None:
+    executor = scripted()
+    with offline(executor, max_num_seqs=2, max_num_queued_reqs=4) as llm:
+        each = [SamplingParams(n=n, max_tokens=30, temperature=1) for n in (1, 2, 4, 3)]
+        found = llm.generate(["one", "two", "three", "one"], each, use_tqdm=False)
+        assert [answer.error for result in found for answer in result.outputs] == [None] * 10
+        steps = len(executor.plans)
+        with pytest.raises(RequestError, match="5 choices at once, but the queue holds 4"):
+            llm.generate(["one", "two"], [GREEDY, SamplingParams(n=5, temperature=1)], use_tqdm=False)
+        assert len(executor.plans) == steps, "before anything runs"
 
 
 def test_tools_reach_the_prompt() -> None:

@@ -3,6 +3,7 @@
 import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, Self
@@ -267,25 +268,23 @@ class LLM:
                 tick(len(output.tokens), result.finished)
         return list(results.values())
 
-    def _outputs_of(self, requests: Iterable[Request]) -> Iterator[Output]:
+    def _outputs_of(self, requests: Sequence[Request]) -> Iterator[Output]:
         """Submit requests, a bounded number at a time, and yield outputs until all have ended."""
-        waiting = iter(requests)
         loop = self._engine.loop
-        most = min(2 * self._engine.info.max_seqs, loop.max_queued)  # so none is refused for a full queue
+        for request in requests:
+            loop.refuse_what_never_fits([request])
+        waiting = deque(requests)
         running: dict[str, int] = {}  # choices that have not ended
         try:
-            while True:
-                while sum(running.values()) < most and (request := next(waiting, None)) is not None:
-                    try:
-                        loop.submit([request], limit_tokens=False)
-                    except QueueFullError as error:
-                        if loop.failure is not None:
-                            raise
-                        yield from _refused(request, error)
-                    else:
-                        running[request.request_id] = request.params.n
+            while waiting or running:
+                batch = self._next_batch(waiting, sum(running.values()))
+                refused = loop.submit_each(batch, limit_tokens=False)
+                running |= {each.request_id: each.params.n for each in batch if each.request_id not in refused}
+                for request in batch:
+                    if request.request_id in refused:
+                        yield from _refused(request, refused[request.request_id])
                 if not running:
-                    return
+                    continue
                 outputs = self._outputs.get()
                 _count_down(running, outputs)  # before they are yielded: the reader may stop at any of them
                 yield from outputs
@@ -293,6 +292,15 @@ class LLM:
                     raise LegatoError(loop.failure)
         finally:
             self._abort(running)
+
+    def _next_batch(self, waiting: deque[Request], running: int) -> list[Request]:
+        """Take out what to submit while so many choices run: enough to fill all places, and no more than may queue."""
+        enough, most = 2 * self._engine.info.max_seqs, self._engine.loop.max_queued
+        batch: list[Request] = []
+        while waiting and (not running or (running < enough and running + waiting[0].params.n <= most)):
+            batch.append(waiting.popleft())
+            running += batch[-1].params.n
+        return batch
 
     def _abort(self, running: dict[str, int]) -> None:
         """Abort what still runs and take in its last outputs, so that the next call does not see them."""

@@ -62,16 +62,12 @@ class EngineLoop:
         limit_tokens: also refuse prompts that are too long together, unless none waits. They take memory, which costs
         nothing more where the caller keeps them all the same.
         """
+        self.refuse_what_never_fits(requests)
         with self._wake:
-            if self.failure is not None or self._stopping:
-                raise QueueFullError(self.failure or "the engine is shutting down", status=503, retry_after_s=5)
+            self._refuse_after_the_end()
             ahead = [message for message in self._inbox if isinstance(message, Request)]
-            waiting = self.stats.waiting + sum(r.params.n for r in ahead)
-            asked = sum(r.params.n for r in requests)
-            if asked > self.max_queued:
-                message = f"{asked} choices at once, but the queue holds {self.max_queued} (max_num_queued_reqs)"
-                raise RequestError(message, param="n" if len(requests) == 1 else "prompt")
-            if waiting + asked > self.max_queued:
+            waiting = self.stats.waiting + _choices(ahead)
+            if waiting + _choices(requests) > self.max_queued:
                 self.metrics.rejected("max_num_queued_reqs")
                 raise QueueFullError(f"{waiting} requests are waiting already; try again later")
             tokens = self.stats.waiting_tokens + _prompt_tokens(ahead)
@@ -81,6 +77,33 @@ class EngineLoop:
             self._judge(requests, ahead)
             self._inbox.extend(requests)
             self._wake.notify()
+
+    def submit_each(self, requests: Sequence[Request], *, limit_tokens: bool = True) -> dict[str, QueueFullError]:
+        """Queue requests one by one as `submit` does, without a step in between. Why each that is refused is, by id.
+
+        QueueFullError when the loop has ended; RequestError for one that never fits. Then none is queued.
+        """
+        for request in requests:
+            self.refuse_what_never_fits([request])
+        refused = {}
+        with self._wake:  # all the time: the loop takes in all of them at once
+            self._refuse_after_the_end()
+            for request in requests:
+                try:
+                    self.submit([request], limit_tokens=limit_tokens)
+                except QueueFullError as error:
+                    refused[request.request_id] = error
+        return refused
+
+    def refuse_what_never_fits(self, requests: Sequence[Request]) -> None:
+        """RequestError for more choices at once than the queue ever holds."""
+        if (asked := _choices(requests)) > self.max_queued:
+            message = f"{asked} choices at once, but the queue holds {self.max_queued} (max_num_queued_reqs)"
+            raise RequestError(message, param="n" if len(requests) == 1 else "prompt")
+
+    def _refuse_after_the_end(self) -> None:
+        if self.failure is not None or self._stopping:
+            raise QueueFullError(self.failure or "the engine is shutting down", status=503, retry_after_s=5)
 
     def _judge(self, requests: Sequence[Request], ahead: Sequence[Request]) -> None:
         for index, request in enumerate(requests):
@@ -211,6 +234,10 @@ class EngineLoop:
         outputs = self._renderer.fail(why)
         self.metrics.update(self.stats, (), outputs)
         self.publish(outputs)
+
+
+def _choices(requests: Iterable[Request]) -> int:
+    return sum(request.params.n for request in requests)
 
 
 def _prompt_tokens(requests: Iterable[Request]) -> int:

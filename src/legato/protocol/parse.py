@@ -4,14 +4,13 @@ A field is in one of three classes: a body's own fields work; `ACCEPTED` ones ha
 given; the rest is refused by name, `refused` ones as not supported and all others as unknown. null means left out.
 """
 
-import ast
 import json
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import from_json
 
 from legato.core.errors import RequestError
 
@@ -28,8 +27,6 @@ _SHOULD_BE = {  # by pydantic's type of the error: all that the annotations of b
     "dict_type": "an object",
     "model_type": "an object",
 }
-# A value in pydantic's list of them, which are written as in Python.
-_LITERAL = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|True|False|-?\d+""")
 
 
 class Body(BaseModel):
@@ -74,11 +71,11 @@ def parse_body(
         return kind.model_validate(known)
     except ValidationError as error:
         if ignored is None or not _forget_unknown(known, error, ignored):
-            raise _request_error(error, known) from None
+            raise _request_error(error, kind, known) from None
     try:
         return kind.model_validate(known)
     except ValidationError as error:
-        raise _request_error(error, known) from None
+        raise _request_error(error, kind, known) from None
 
 
 def unknown_field(name: str, ignored: list[str] | None, where: str = "") -> None:
@@ -115,12 +112,12 @@ def _json_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _request_error(error: ValidationError, known: Mapping[str, Any]) -> RequestError:
+def _request_error(error: ValidationError, kind: type[Body], known: Mapping[str, Any]) -> RequestError:
     """The first finding of those furthest inside, in one line: where, and what it should be, by each type it may have.
 
     Never the value itself, which may be huge or private.
     """
-    found = error.errors(include_url=False, include_input=False)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
     fields = [_field(each["loc"], known, missing=each["type"] == "missing") for each in found]
     field = max(fields, key=len)  # the first of them
     first, where = found[fields.index(field)], _path(field)
@@ -128,17 +125,33 @@ def _request_error(error: ValidationError, known: Mapping[str, Any]) -> RequestE
         return RequestError(f"unknown field: {where}", param=where, code="unknown_parameter")
     if first["type"] == "missing":
         return RequestError(f"{where} is required", param=where, code="missing_required_parameter")
-    here = (_should_be(each) for each, other in zip(found, fields, strict=True) if other == field)
+    here = (_should_be(each["type"], kind, field) for each, other in zip(found, fields, strict=True) if other == field)
     return RequestError(f"{where} should be {' or '.join(dict.fromkeys(here))}", param=where, code="invalid_type")
 
 
-def _should_be(found: ErrorDetails) -> str:
-    """What a value should be, in JSON's words."""
-    if found["type"] != "literal_error":
-        return _SHOULD_BE.get(found["type"], "another value")
-    values = map(ast.literal_eval, _LITERAL.findall(found["ctx"]["expected"]))
-    *others, last = (json.dumps(value, ensure_ascii=False) for value in values)
+def _should_be(fault: str, kind: type[Body], field: Sequence[str | int]) -> str:
+    """What a value should be, in JSON's words. fault: pydantic's type of the error."""
+    allowed = [json.dumps(value, ensure_ascii=False) for value in _literals(kind, field)]
+    if fault != "literal_error" or not allowed:  # none: an object has the name of a type for a key
+        return _SHOULD_BE.get(fault, "another value")
+    *others, last = allowed
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def _literals(annotation: Any, path: Sequence[str | int]) -> Iterator[str | int | None]:
+    """The values that an annotation's Literals allow at `path` in what it describes."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        for each in arguments:
+            yield from _literals(each, path)
+    elif origin is Literal and not path:
+        yield from arguments
+    elif origin in (list, dict) and path:
+        yield from _literals(arguments[-1], path[1:])
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and path:
+        for name, field in annotation.model_fields.items():
+            if (field.alias or name) == path[0]:
+                yield from _literals(field.annotation, path[1:])
 
 
 def _field(location: Sequence[str | int], known: Any, *, missing: bool) -> list[str | int]:

@@ -4,6 +4,7 @@ import json
 from typing import Any, Literal
 
 import pytest
+from pydantic import Field
 
 from legato.core.errors import RequestError
 from legato.protocol.chat import ChatBody
@@ -21,10 +22,16 @@ BASES: dict[type[Body], dict[str, Any]] = {
 WRONG = (True, 1, 1.5, 10**400, SECRET, [SECRET], {"type": SECRET}, {SECRET: [SECRET]}, [[SECRET]], [{}])
 
 
+class Inner(Body):
+    mode_: Literal["\u00e9", "a\nb", None] = Field(alias="mode")
+
+
 class Named(Body):
     text: Literal["True or False", "it's", 'say "no"', "None"] | None = None
     switch: bool | Literal["never"] | None = None
     off: Literal[False, 3] | None = None
+    lists: list[list[Literal["never"] | bool]] | None = None
+    objects: dict[str, Inner | Literal[7]] | None = None
 
 
 def message(kind: type[Body], body: dict[str, Any]) -> str:
@@ -54,6 +61,13 @@ def test_words_of_python_in_a_text_stay() -> None:
     assert message(Named, {"text": "x"}) == 'text should be "True or False", "it\'s", "say \\"no\\"" or "None"'
     assert message(Named, {"switch": 3}) == 'switch should be true or false or "never"'
     assert message(Named, {"off": True}) == "off should be false or 3"
+
+
+def test_allowed_values_are_those_of_the_field_at_any_depth() -> None:
+    assert message(Named, {"lists": [[True], [True, 3]]}) == 'lists[1][1] should be "never" or true or false'
+    assert message(Named, {"objects": {"x": {"mode": 1}}}) == 'objects.x.mode should be "é", "a\\nb" or null'
+    assert message(Named, {"objects": {"x": 1}}) == "objects.x should be an object or 7"
+    assert message(Named, {"objects": {"x": {"Inner": {}, "mode": 1}}}) == "objects.x.Inner should be another value"
 
 
 @pytest.mark.parametrize("kind", BASES)

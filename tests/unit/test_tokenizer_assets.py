@@ -1,6 +1,7 @@
 """Assets from GGUF metadata and from folders: every wrong file is one CheckpointError that names file or key."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,31 @@ def test_gguf_sentencepiece_adds_begin_token() -> None:
         ({"tokenizer.ggml.merges": None}, "tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["a zzz"]}, "tokenizer"),
         ({"tokenizer.ggml.bos_token_id": 10**6}, "bos_token_id 1000000"),
+        ({"tokenizer.ggml.bos_token_id": True}, "bos_token_id True"),
+        ({"tokenizer.ggml.add_bos_token": "no"}, "add_bos_token 'no'"),
         ({"tokenizer.chat_template": 3}, "tokenizer.chat_template"),
     ],
 )
 def test_e16_gguf_not_understood_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(CheckpointError, match=named):
         Tokenizer(assets_from_gguf(byte_level_metadata(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "key"),
+    [
+        (byte_level_metadata(), "tokenizer.ggml.tokens"),
+        (byte_level_metadata(), "tokenizer.ggml.token_type"),
+        (byte_level_metadata(), "tokenizer.ggml.merges"),
+        (sentencepiece_metadata(), "tokenizer.ggml.tokens"),
+        (sentencepiece_metadata(), "tokenizer.ggml.scores"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, True, [], {}], ids=str)
+def test_one_value_of_another_type_is_refused_by_key_and_place(metadata: dict[str, Any], key: str, value: Any) -> None:
+    mixed = [*metadata[key][:-1], value]
+    with pytest.raises(CheckpointError, match=re.escape(f"{key}[{len(mixed) - 1}] {value!r}")):
+        assets_from_gguf({**metadata, key: mixed})
 
 
 VALUES = st.one_of(
@@ -91,6 +111,11 @@ def test_gguf_of_any_types_gives_a_tokenizer_or_one_error(metadata: dict[str, An
     except CheckpointError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_sentencepiece_prefix_that_is_no_flag_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="add_space_prefix 0"):
+        assets_from_gguf(sentencepiece_metadata(**{"tokenizer.ggml.add_space_prefix": 0}))
 
 
 def test_sentencepiece_ties_are_refused() -> None:

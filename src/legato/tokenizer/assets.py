@@ -51,6 +51,7 @@ def _dump(document: Mapping[str, Any]) -> str:
 
 def assets_from_gguf(metadata: Mapping[str, Any]) -> TextAssets:
     """Assets from GGUF metadata (key to value; arrays as lists). Raises CheckpointError by key."""
+    gguf.check_arrays(metadata)
     document = gguf.tokenizer_document(metadata)
     template = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):

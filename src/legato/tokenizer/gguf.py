@@ -11,10 +11,18 @@ from typing import Any
 
 from legato.core.errors import CheckpointError
 
-__all__ = ["end_token_ids", "optional_id", "template_tokens", "tokenizer_document"]
+__all__ = ["check_arrays", "end_token_ids", "optional_id", "template_tokens", "tokenizer_document"]
 
 # Token types of `tokenizer.ggml.token_type`.
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
+
+# The arrays that are read here, and what each may hold.
+_ARRAYS: dict[str, tuple[type, ...]] = {
+    "tokenizer.ggml.tokens": (str,),
+    "tokenizer.ggml.token_type": (int,),
+    "tokenizer.ggml.merges": (str,),
+    "tokenizer.ggml.scores": (float, int),
+}
 
 _SPACE = "\u2581"  # how sentencepiece vocabularies write a space
 
@@ -79,6 +87,17 @@ _END_TEXTS = frozenset(
 )
 
 
+def check_arrays(metadata: Mapping[str, Any]) -> None:
+    """CheckpointError for an array that holds something of another type. All other functions here rely on it."""
+    for key, types in _ARRAYS.items():
+        values = metadata.get(key, [])
+        if not isinstance(values, list):
+            raise CheckpointError(f"GGUF: {key} is not an array of {types[0].__name__}")
+        if not set(map(type, values)) <= {*types}:  # at once: a vocabulary has 10^5 values
+            index = next(i for i, value in enumerate(values) if type(value) not in types)
+            raise CheckpointError(f"GGUF: {key}[{index}] {values[index]!r} is no {types[0].__name__}")
+
+
 def tokenizer_document(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What a `tokenizer.json` holds. Raises CheckpointError for a tokenizer model or `pre` that is not known."""
     model = metadata.get("tokenizer.ggml.model")
@@ -114,7 +133,7 @@ def optional_id(metadata: Mapping[str, Any], name: str) -> int | None:
     if key not in metadata:
         return None
     id, size = metadata[key], len(_tokens(metadata))
-    if not isinstance(id, int) or not 0 <= id < size:
+    if type(id) is not int or not 0 <= id < size:
         raise CheckpointError(f"GGUF: {key} {id!r} is not an id of the vocabulary of {size} tokens")
     return id
 
@@ -132,22 +151,28 @@ def end_token_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _tokens(metadata: Mapping[str, Any]) -> list[str]:
-    return _array(metadata, "tokenizer.ggml.tokens", (str,))
+    return _array(metadata, "tokenizer.ggml.tokens")
 
 
-def _array(metadata: Mapping[str, Any], key: str, types: tuple[type, ...]) -> list[Any]:
-    """Arrays of a GGUF file hold one type, so the first value speaks for all."""
-    values = metadata.get(key)
-    if not isinstance(values, list) or not values or type(values[0]) not in types:
-        raise CheckpointError(f"GGUF: {key} is missing, empty or not an array of {types[0].__name__}")
+def _array(metadata: Mapping[str, Any], key: str) -> list[Any]:
+    values: list[Any] = metadata.get(key, [])
+    if not values:
+        raise CheckpointError(f"GGUF: {key} is missing or empty")
     return values
+
+
+def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = metadata.get(key, default)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"GGUF: {key} {value!r} is neither true nor false")
+    return value
 
 
 def _token_types(metadata: Mapping[str, Any]) -> list[int]:
     tokens = _tokens(metadata)
     if "tokenizer.ggml.token_type" not in metadata:
         return [1] * len(tokens)
-    types = _array(metadata, "tokenizer.ggml.token_type", (int,))
+    types = _array(metadata, "tokenizer.ggml.token_type")
     if len(types) != len(tokens):
         raise CheckpointError(f"GGUF: tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens")
     return types
@@ -193,7 +218,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(pre, str) or pre not in _SPLITS:
         known = ", ".join(sorted(_SPLITS))
         raise CheckpointError(f"GGUF: tokenizer.ggml.pre {pre!r} is not supported (supported: {known})")
-    merges = _array(metadata, "tokenizer.ggml.merges", (str,))
+    merges = _array(metadata, "tokenizer.ggml.merges")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     splits = [
         {"type": "Split", "pattern": {"Regex": rule}, "behavior": "Isolated", "invert": False} for rule in _SPLITS[pre]
@@ -218,7 +243,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(merges: Sequence[str]) -> list[list[str]]:
-    pairs = [str(entry).split(" ", 1) for entry in merges]  # what is no text comes out as one token, and is refused
+    pairs = [entry.split(" ", 1) for entry in merges]
     for index, pair in enumerate(pairs):
         if len(pair) != 2 or "" in pair:
             raise CheckpointError(f"GGUF: tokenizer.ggml.merges[{index}] {merges[index]!r} is not two tokens")
@@ -233,7 +258,7 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, Any]:
         id = vocabulary.get(f"<0x{byte:02X}>")
         if id is None or types[id] != _BYTE:
             raise CheckpointError(f"GGUF: tokenizer.ggml.tokens has no byte token <0x{byte:02X}>")
-    prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    prefix = _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
     to_piece = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     to_text = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
     unknown = optional_id(metadata, "unknown")
@@ -273,7 +298,7 @@ def _merges_from_scores(metadata: Mapping[str, Any], vocabulary: Mapping[str, in
     Sentencepiece merges pieces of equal score from left to right, which a list of merges cannot say. Runs of one
     character (vocabularies have runs of spaces) come out the same with the longest first; other ties are refused.
     """
-    scores = _array(metadata, "tokenizer.ggml.scores", (float, int))
+    scores = _array(metadata, "tokenizer.ggml.scores")
     if len(scores) != len(vocabulary):
         raise CheckpointError(f"GGUF: tokenizer.ggml.scores has {len(scores)} entries for {len(vocabulary)} tokens")
     normal = {token for (token, id), type in zip(vocabulary.items(), _token_types(metadata), strict=True) if type == 1}
@@ -296,7 +321,7 @@ def _post_processor(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     default = sentencepiece or metadata.get("tokenizer.ggml.pre") in _BEGIN_BY_DEFAULT
     around = {}
     for name, asked in (("bos", default), ("eos", False)):
-        if metadata.get(f"tokenizer.ggml.add_{name}_token", asked):
+        if _flag(metadata, f"tokenizer.ggml.add_{name}_token", asked):
             id = optional_id(metadata, name)
             if id is None:
                 raise CheckpointError(f"GGUF: tokenizer.ggml.add_{name}_token without {name}_token_id")

@@ -152,7 +152,8 @@ nb::tuple as_pairs(const std::vector<TopLogprobs>& rows) {
   return nb::tuple(result);
 }
 
-// What Python calls the runtime. One step at a time, as in Runtime.
+// What Python calls the runtime. One step at a time, as in Runtime. The GIL is kept where a block is read or replaced:
+// no step begins meanwhile.
 class PyRuntime {
  public:
   PyRuntime(const EngineFile& file, const RuntimeOptions& options) : runtime_(file, options) {}
@@ -216,7 +217,7 @@ class PyRuntime {
   }
 
   nb::dict profile() const {
-    const Profile& p = runtime_.profile();
+    const Profile p = runtime_.profile();
     nb::dict result;
     result["steps"] = p.steps;
     result["rows"] = p.rows;

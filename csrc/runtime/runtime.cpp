@@ -27,8 +27,7 @@ Runtime::~Runtime() {
 void Runtime::launch(StepInput step) {
   check_step(step, model_.limits());
   {
-    const std::lock_guard lock(mutex_);
-    if (state_ != State::idle) throw std::logic_error("a step is in flight: collect it before the next launch");
+    const auto lock = between_steps();
     input_ = std::move(step);
     state_ = State::launched;
   }
@@ -45,9 +44,15 @@ StepOutput Runtime::collect(int64_t step_id) {
   return std::move(output_);
 }
 
+// What is locked with this lock is not in use by a step.
+std::unique_lock<std::mutex> Runtime::between_steps() const {
+  std::unique_lock lock(mutex_);
+  if (state_ != State::idle) throw std::logic_error("a step is in flight: collect it first");
+  return lock;
+}
+
 StepOutput Runtime::sample_again(std::span<const MaskedRow> rows) {
-  const std::lock_guard lock(mutex_);
-  if (state_ != State::idle) throw std::logic_error("a step is in flight: its rows are sampled by itself");
+  const auto lock = between_steps();
   StepOutput out;
   out.step_id = input_.step_id;
   for (const MaskedRow& row : rows) {
@@ -59,12 +64,33 @@ StepOutput Runtime::sample_again(std::span<const MaskedRow> rows) {
 }
 
 std::vector<float> Runtime::logits() const {
+  const auto lock = between_steps();
   std::vector<float> values;
   for (int32_t o = 0; o < model_.last_outs(); ++o) {
     const std::span<const float> row = model_.logits(o);
     values.insert(values.end(), row.begin(), row.end());
   }
   return values;
+}
+
+int32_t Runtime::num_kept_logits() const {
+  const auto lock = between_steps();
+  return model_.last_outs();
+}
+
+std::span<uint8_t> Runtime::kv_block(int32_t group, int32_t index) {
+  const auto lock = between_steps();
+  return model_.kv_block(group, index);
+}
+
+Profile Runtime::profile() const {
+  const auto lock = between_steps();
+  return model_.profile();
+}
+
+void Runtime::reset_profile() {
+  const auto lock = between_steps();
+  model_.reset_profile();
 }
 
 StepOutput Runtime::run_launched() {

@@ -24,25 +24,29 @@ class Runtime {
   void launch(StepInput step);
   // Waits for the step. std::logic_error where `step_id` was not launched.
   StepOutput collect(int64_t step_id);
-  // Between steps only: tokens of rows of the last step, with other masks. Throws as Model::sample_again, and
-  // std::logic_error where a step is in flight. The same fields are filled as in a step, one entry per row.
+
+  // The rest is for between steps: std::logic_error where one is in flight or not collected.
+
+  // Tokens of rows of the last step, with other masks. Throws as Model::sample_again. The same fields are filled as in
+  // a step, one entry per row.
   StepOutput sample_again(std::span<const MaskedRow> rows);
-  // Between steps only: the raw logits of the last step, [output rows][vocab], and the times so far.
+  // The raw logits of the last step, [output rows][vocab].
   std::vector<float> logits() const;
-  int32_t num_kept_logits() const { return model_.last_outs(); }  // output rows, the last ones of the step
-  // Between steps only: the bytes of a block of the cache. std::invalid_argument where there is none.
-  std::span<uint8_t> kv_block(int32_t group, int32_t index) { return model_.kv_block(group, index); }
-  const Profile& profile() const { return model_.profile(); }
-  void reset_profile() { model_.reset_profile(); }
+  int32_t num_kept_logits() const;  // output rows, the last ones of the step
+  // The bytes of a block of the cache, until the next step. std::invalid_argument where there is none.
+  std::span<uint8_t> kv_block(int32_t group, int32_t index);
+  Profile profile() const;
+  void reset_profile();
 
  private:
   enum class State { idle, launched, done, closing };
 
+  std::unique_lock<std::mutex> between_steps() const;
   void work();
   StepOutput run_launched();
 
   Model model_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::idle;
   StepInput input_;

@@ -233,7 +233,18 @@ void calls_out_of_order_are_refused() {
   CHECK(throws<std::logic_error>([&] { runtime.collect(1); }));
   runtime.launch(step);
   CHECK(throws<std::logic_error>([&] { runtime.launch(step); }));
+  CHECK(throws<std::logic_error>([&] { runtime.sample_again({}); }));
+  CHECK(throws<std::logic_error>([&] { runtime.logits(); }));
+  CHECK(throws<std::logic_error>([&] { runtime.num_kept_logits(); }));
+  CHECK(throws<std::logic_error>([&] { runtime.kv_block(0, 0); }));
+  CHECK(throws<std::logic_error>([&] { runtime.profile(); }));
+  CHECK(throws<std::logic_error>([&] { runtime.reset_profile(); }));
   runtime.collect(step.step_id);
+  CHECK(runtime.logits().size() == static_cast<size_t>(TinyEngine::kVocab * runtime.num_kept_logits()));
+  CHECK(!runtime.kv_block(0, 0).empty());
+  CHECK(runtime.profile().steps == 1);
+  runtime.reset_profile();
+  CHECK(runtime.profile().steps == 0);
   const std::vector<int32_t> wrong = {1, 2, TinyEngine::kVocab};
   step.tokens = wrong;
   CHECK(throws<std::invalid_argument>([&] { runtime.launch(step); }));

@@ -138,13 +138,16 @@ class NativeExecutor:
     def logits(self) -> npt.NDArray[np.float32]:
         """float32 (output rows, vocab) of the last collected step, as the model gave them.
 
-        Of a step with more than min(max_rows, max_seqs) output rows, only those computed last.
+        Of a step with more than min(max_rows, max_seqs) output rows, only those computed last. RuntimeError during one.
         """
         values = np.frombuffer(self._open_runtime().logits(), np.float32)
         return values.reshape(-1, self._info.vocab_size)
 
     def profile(self, *, reset: bool = False) -> dict[str, int]:
-        """Nanoseconds by kind of op, with steps and rows, since the start or the last reset. Between steps only."""
+        """Nanoseconds by kind of op, with steps and rows, since the start or the last reset.
+
+        RuntimeError during a step.
+        """
         runtime = self._open_runtime()
         figures: dict[str, int] = runtime.profile()
         if reset:

@@ -27,7 +27,7 @@ def table(offsets: Sequence[int], blocks: Sequence[int]) -> dict[str, Any]:
     return {"block_tables": (BlockTable(ints(*offsets), ints(*blocks)),)}
 
 
-# Three rows of one sequence at positions 15 to 17, so two blocks; each entry spoils one column.
+# Three rows of one sequence at positions 15 to 17, so two blocks, 2 and 9; each entry spoils one column.
 HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("tokens", {"tokens": ints(1, 2, 80)}),
     ("tokens", {"tokens": ints(1, -1, 2)}),
@@ -41,9 +41,13 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("positions", {"positions": ints(15, 17, 16)}),
     ("positions", {"positions": ints(15, 15, 16)}),
     ("kv_slots", {"kv_slots": ()}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2]),)}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2, 60 * 16]),)}),
-    ("kv_slots", {"kv_slots": (array("q", [1, 2, -1]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [47, 144]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [47, 144, 60 * 16]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [47, 144, -1]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [47, 144, 146]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [47, 145, 144]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [63, 144, 145]),)}),
+    ("kv_slots", {"kv_slots": (array("q", [47, 48, 49]),)}),
     ("parents", {"parents": ints(0, 0, 1)}),
     ("row_offsets", {"row_offsets": ints(0, 2)}),
     ("row_offsets", {"row_offsets": ints(1, 3)}),

@@ -146,7 +146,7 @@ void attention(const std::string& isa, const KvCache& cache, const Matrix& q, in
     a.out = out->data();
     a.out_stride = a.q_stride;
   } else {
-    a.acts = acts->view();
+    a.acts = acts->view(kernels(isa));
     require(acts->rows() == static_cast<int32_t>(q.shape(0)) && a.acts.k == a.q_stride, "acts has the wrong shape");
     require(a.acts.type != ActType::s8 || a.kv.head_dim % a.acts.group == 0, "a head must hold whole groups");
   }

@@ -51,7 +51,8 @@ void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::st
                 const std::string& isa, const Range& rows, const Range& panels) {
   if (packed.shape(0) != w.panel_bytes * static_cast<size_t>(w.n_pad / kPanel))
     throw nb::value_error("packed must have weight.bytes bytes");
-  if (!linear_accepts(x.view(), w)) throw nb::value_error("this weight does not take these activations");
+  const KernelTable& table = kernels(isa);
+  if (!linear_accepts(x.view(table), w)) throw nb::value_error("this weight does not take these activations");
   if (out.has_value() == (out_acts != nullptr)) throw nb::value_error("exactly one of out and out_acts is needed");
   w.panels = packed.data();
 
@@ -72,12 +73,11 @@ void run_linear(Weight w, const Bytes& packed, const ActBuffer& x, const std::st
     e.out_stride = static_cast<int64_t>(out->shape(1));
     check_outputs(x, e, static_cast<int32_t>(out->shape(0)), static_cast<int32_t>(out->shape(1)), panel_count, w.n);
   } else {
-    e.acts = out_acts->view();
+    e.acts = out_acts->view(table);
     check_outputs(x, e, out_acts->rows(), e.acts.k_pad, panel_count, w.n);
   }
   const auto [row_begin, row_end] = checked(rows, x.rows(), "no such rows");
   const auto [panel_begin, panel_end] = checked(panels, panel_count, "no such panels");
-  const KernelTable& table = kernels(isa);
   AlignedBuffer scratch(kLinearScratchBytes);
   nb::gil_scoped_release release;
   const FlushDenormals flush;
@@ -123,11 +123,12 @@ double time_call(const KernelTable& table, const Workload& work, int threads, do
 double linear_bench(const Weight& shape, const std::string& act_format, int32_t m, const std::string& epilogue,
                     const std::string& act, const std::string& out_format, int threads, const std::string& isa,
                     size_t bytes, double min_seconds) {
-  const ActBuffer x(act_format, m, shape.k);
+  const KernelTable& table = kernels(isa);
+  const ActBuffer x(act_format, m, shape.k, table);
   if (!linear_accepts(x.view(), shape)) throw nb::value_error("this weight does not take these activations");
   const EpilogueKind kind = epilogue_kind(epilogue);
   const int32_t panels = kind == EpilogueKind::glu ? shape.n_pad / kPanel / 2 : shape.n_pad / kPanel;
-  const ActBuffer out(out_format, m, panels * kPanel);
+  const ActBuffer out(out_format, m, panels * kPanel, table);
   const size_t copy_bytes = shape.panel_bytes * static_cast<size_t>(shape.n_pad / kPanel);
   const size_t copies = bytes / copy_bytes + 1;
   AlignedBuffer weights(copies * copy_bytes, Pages::huge);
@@ -143,7 +144,6 @@ double linear_bench(const Weight& shape, const std::string& act_format, int32_t 
     }
     work.copies.push_back({x.view(), w, e});
   }
-  const KernelTable& table = kernels(isa);
   nb::gil_scoped_release release;
   return time_call(table, work, threads, min_seconds);
 }
@@ -156,8 +156,8 @@ nb::ndarray<nb::numpy, T> array(nb::handle owner, void* data, int32_t rows, int3
 nb::object data_of(nb::handle_t<ActBuffer> self) {
   const ActBuffer& x = nb::cast<const ActBuffer&>(self);
   const Acts& a = x.view();
-  if (a.type == ActType::f32) return nb::cast(array<float>(self, a.data, x.rows(), a.k_pad));
-  if (a.type == ActType::bf16) return nb::cast(array<uint16_t>(self, a.data, x.rows(), a.k_pad));
+  if (x.value_bytes() == 4) return nb::cast(array<float>(self, a.data, x.rows(), a.k_pad));
+  if (x.value_bytes() == 2) return nb::cast(array<uint16_t>(self, a.data, x.rows(), a.k_pad));
   return nb::cast(array<int8_t>(self, a.data, x.rows(), a.k_pad));
 }
 
@@ -165,8 +165,13 @@ nb::object data_of(nb::handle_t<ActBuffer> self) {
 
 void bind_ops_linear(nb::module_& m) {
   nb::class_<ActBuffer>(m, "Acts", "Rows of activations in a format of the plan (f32, bf16, s8g32, s8g64), zeroed")
-      .def(nb::init<const std::string&, int32_t, int32_t>(), "format"_a, "rows"_a, "k"_a)
-      .def_prop_ro("data", &data_of, "(rows, k_pad): float32, uint16 (bf16 bits) or int8")
+      .def(
+          "__init__",
+          [](ActBuffer* self, const std::string& format, int32_t rows, int32_t k, const std::string& isa) {
+            new (self) ActBuffer(format, rows, k, kernels(isa));
+          },
+          "format"_a, "rows"_a, "k"_a, "isa"_a = "")
+      .def_prop_ro("data", &data_of, "(rows, k_pad): int8, or float32, or of bf16 its bits, as the level stores them")
       .def_prop_ro(
           "scales",
           [](nb::handle_t<ActBuffer> self) {

@@ -65,7 +65,7 @@ void norm(const std::string& isa, const Matrix& x, const Vector& weight, const O
     a.out_stride = a.width;
   } else {
     require(acts->rows() == rows_of(x) && acts->view().k == a.width, "acts has the wrong shape");
-    a.acts = acts->view();
+    a.acts = acts->view(kernels(isa));
   }
   const FlushDenormals mode;
   kernels(isa).norm(a, 0, rows_of(x));
@@ -74,7 +74,7 @@ void norm(const std::string& isa, const Matrix& x, const Vector& weight, const O
 void quantize(const std::string& isa, const Matrix& x, const ActBuffer& acts) {
   require(acts.rows() == rows_of(x) && acts.view().k == columns_of(x), "acts has the wrong shape");
   const FlushDenormals mode;
-  kernels(isa).quantize({x.data(), columns_of(x), acts.view()}, 0, rows_of(x));
+  kernels(isa).quantize({x.data(), columns_of(x), acts.view(kernels(isa))}, 0, rows_of(x));
 }
 
 void find_faults(const std::string& isa, const Matrix& x, const Array<uint8_t, 1>& faults) {

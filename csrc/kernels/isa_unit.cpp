@@ -44,7 +44,8 @@ namespace {
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    embed, norm, quantize, linear, heads_to_cache, attention, attention_merge, sample, logprobs, find_faults,
+    kBf16Bytes, embed,           norm,   quantize, linear,      heads_to_cache,
+    attention,  attention_merge, sample, logprobs, find_faults,
 };
 
 }  // namespace LEGATO_ISA_NS

@@ -25,6 +25,7 @@ constexpr int32_t kKvSplit = 256;     // attention partials cover absolute posit
 enum class ActType : int32_t { f32 = 0, bf16 = 1, s8 = 2 };
 
 // Rows of activations. k_pad is k rounded up to a multiple of 64; the pad holds zeros.
+// bf16: two bytes each where a level multiplies pairs of them, else each as the f32 that it stands for.
 // s8: value = data * scales[row][group]; sums[row][group] is the exact integer sum of the group's s8 values.
 struct Acts {
   ActType type;
@@ -226,6 +227,7 @@ struct LogprobArgs {
 // --------------------------------------------------------------------------------------------------------------- table
 
 struct KernelTable {
+  int32_t bf16_bytes;  // of an activation: 2 or 4
   void (*embed)(const EmbedArgs&, int32_t row_begin, int32_t row_end);
   void (*norm)(const NormArgs&, int32_t row_begin, int32_t row_end);
   void (*quantize)(const QuantizeArgs&, int32_t row_begin, int32_t row_end);
@@ -240,6 +242,11 @@ struct KernelTable {
   // 1 for each row that holds a NaN or Inf.
   void (*find_faults)(const float* x, int64_t stride, int32_t width, int32_t rows, uint8_t* faults);
 };
+
+// Bytes of an activation.
+inline size_t value_bytes(const KernelTable& table, ActType type) {
+  return type == ActType::f32 ? 4 : type == ActType::bf16 ? static_cast<size_t>(table.bf16_bytes) : 1;
+}
 
 // Null when the level was not compiled in. The caller checks cpu_features.h before use.
 const KernelTable* kernel_table(Isa isa);

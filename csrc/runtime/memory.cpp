@@ -74,8 +74,9 @@ MemoryNeed memory_need(const EngineFile& file, const RuntimeOptions& options) {
   const PlanSpec& plan = file.plan();
   MemoryNeed need{};
   need.weights = file.data().size();
-  need.workspace = plan_workspace(plan, options.max_rows, std::min(options.max_rows, options.max_seqs)).bytes +
-                   staging_bytes(plan, options);
+  const int32_t outs = std::min(options.max_rows, options.max_seqs);
+  need.workspace =
+      plan_workspace(plan, *kernel_table(options.isa), options.max_rows, outs).bytes + staging_bytes(plan, options);
   for (const RopeSpec& rope : plan.ropes) {
     need.tables += sizeof(float) * static_cast<size_t>(rope.dim) * static_cast<size_t>(options.max_position);
   }

@@ -50,7 +50,7 @@ Model::Model(const EngineFile& file, const RuntimeOptions& options)
       kernels_(*kernel_table(options.isa)),
       pool_(options.threads),
       weights_(file, pool_),
-      workspace_(plan_, limits_.max_rows, max_outs_),
+      workspace_(plan_, kernels_, limits_.max_rows, max_outs_),
       partials_(partial_bytes(plan_, options)),
       staging_(staging_bytes(plan_, options), Pages::huge),
       slots_(static_cast<size_t>(options.max_seqs)) {

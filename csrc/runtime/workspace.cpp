@@ -8,10 +8,9 @@ namespace {
 
 size_t k_pad(const BufferSpec& buffer) { return round_up(static_cast<size_t>(buffer.width), kPanel); }
 
-BufferPlace measure(const BufferSpec& buffer, size_t rows) {
-  const size_t element = buffer.type == ActType::f32 ? 4 : buffer.type == ActType::bf16 ? 2 : 1;
+BufferPlace measure(const BufferSpec& buffer, const KernelTable& kernels, size_t rows) {
   const size_t groups = buffer.type == ActType::s8 ? k_pad(buffer) / static_cast<size_t>(buffer.group) : 0;
-  const size_t data = round_up(rows * k_pad(buffer) * element, kAlignment);
+  const size_t data = round_up(rows * k_pad(buffer) * value_bytes(kernels, buffer.type), kAlignment);
   const size_t scales = round_up(rows * groups * 4, kAlignment);
   return {0, data, data + scales, data + 2 * scales};
 }
@@ -42,12 +41,12 @@ std::vector<std::vector<bool>> buffer_liveness(const PlanSpec& plan) {
   return live;
 }
 
-WorkspacePlan plan_workspace(const PlanSpec& plan, int32_t max_rows, int32_t max_outs) {
+WorkspacePlan plan_workspace(const PlanSpec& plan, const KernelTable& kernels, int32_t max_rows, int32_t max_outs) {
   const size_t count = plan.buffers.size();
   const auto live = buffer_liveness(plan);
   WorkspacePlan result{};
   for (const BufferSpec& buffer : plan.buffers) {
-    result.places.push_back(measure(buffer, static_cast<size_t>(buffer.out_domain ? max_outs : max_rows)));
+    result.places.push_back(measure(buffer, kernels, static_cast<size_t>(buffer.out_domain ? max_outs : max_rows)));
   }
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -77,9 +76,9 @@ WorkspacePlan plan_workspace(const PlanSpec& plan, int32_t max_rows, int32_t max
   return result;
 }
 
-Workspace::Workspace(const PlanSpec& plan, int32_t max_rows, int32_t max_outs)
+Workspace::Workspace(const PlanSpec& plan, const KernelTable& kernels, int32_t max_rows, int32_t max_outs)
     : buffers_(plan.buffers),
-      layout_(plan_workspace(plan, max_rows, max_outs)),
+      layout_(plan_workspace(plan, kernels, max_rows, max_outs)),
       memory_(layout_.bytes, Pages::huge),
       base_(memory_.as<uint8_t>()) {}
 

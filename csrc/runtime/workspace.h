@@ -23,11 +23,11 @@ struct WorkspacePlan {
 std::vector<std::vector<bool>> buffer_liveness(const PlanSpec& plan);
 
 // max_outs: output rows that are computed together; a step with more of them goes through the last ops in pieces.
-WorkspacePlan plan_workspace(const PlanSpec& plan, int32_t max_rows, int32_t max_outs);
+WorkspacePlan plan_workspace(const PlanSpec& plan, const KernelTable& kernels, int32_t max_rows, int32_t max_outs);
 
 class Workspace {
  public:
-  Workspace(const PlanSpec& plan, int32_t max_rows, int32_t max_outs);
+  Workspace(const PlanSpec& plan, const KernelTable& kernels, int32_t max_rows, int32_t max_outs);
 
   // A buffer as activations (any format), or as f32 rows of `stride` floats.
   Acts acts(int32_t buffer) const;

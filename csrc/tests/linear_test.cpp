@@ -47,11 +47,10 @@ std::vector<uint8_t> source_rows(TableType type, int32_t n) {
 struct Rows {
   AlignedBuffer data, scales, sums;
   Acts acts = {};
-  Rows(ActType type, int32_t group, int32_t k, int32_t fill) {
-    const size_t value = type == ActType::f32 ? 4 : type == ActType::bf16 ? 2 : 1;
+  Rows(const KernelTable& kernels, ActType type, int32_t group, int32_t k, int32_t fill) {
     const int32_t k_pad = (k + 63) / 64 * 64;
     const size_t groups = type == ActType::s8 ? static_cast<size_t>(kRows * (k_pad / group)) : 0;
-    data = AlignedBuffer(static_cast<size_t>(kRows * k_pad) * value);
+    data = AlignedBuffer(static_cast<size_t>(kRows * k_pad) * value_bytes(kernels, type));
     scales = AlignedBuffer(groups * 4);
     sums = AlignedBuffer(groups * 4);
     acts = {type, k, k_pad, group, data.data(), scales.as<float>(), sums.as<int32_t>()};
@@ -77,13 +76,13 @@ void check_products(const KernelTable& kernels, const Case& c, int32_t n, Epilog
   CHECK(pack_weight({columns.data(), n, kK}, w, 0, w.n_pad / kPanel, packed.as<uint8_t>()) == nullptr);
   w.panels = packed.as<uint8_t>();
 
-  const Rows x(c.acts, c.act_group, kK, 3);
+  const Rows x(kernels, c.acts, c.act_group, kK, 3);
   CHECK(linear_accepts(x.acts, w));
   const int32_t panels = kind == EpilogueKind::glu ? w.n_pad / kPanel / 2 : w.n_pad / kPanel;
   const int32_t width = kind == EpilogueKind::glu ? panels * kPanel : n;
   const std::vector<float> bias(static_cast<size_t>(n), 0.5f);
   std::vector<float> out(static_cast<size_t>(kRows * width), 1.0f);
-  const Rows quantized_out(ActType::s8, 64, width, 1);
+  const Rows quantized_out(kernels, ActType::s8, 64, width, 1);
   Epilogue e = {kind, Activation::none, 1.0f, bias.data(), quantized ? nullptr : out.data(), width, quantized_out.acts};
   AlignedBuffer scratch(kLinearScratchBytes);
   kernels.linear({x.acts, w, e}, 0, kRows, 0, panels, nullptr, scratch.data());

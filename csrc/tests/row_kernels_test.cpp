@@ -17,12 +17,10 @@ constexpr int32_t kRows = 3;
 
 // Activations of one format in guarded memory.
 struct GuardedActs {
-  GuardedActs(ActType type, int32_t group, int32_t k)
+  GuardedActs(const KernelTable& table, ActType type, int32_t group, int32_t k)
       : pad(static_cast<size_t>((k + 63) / 64 * 64)),
-        data(kRows * pad *
-             (type == ActType::f32    ? 4
-              : type == ActType::bf16 ? 2
-                                      : 1)),
+        bytes(value_bytes(table, type)),
+        data(kRows * pad * bytes),
         scales(group == 0 ? 0 : kRows * pad / static_cast<size_t>(group)),
         sums(scales.size()),
         acts{type, k, static_cast<int32_t>(pad), group, data.data(), scales.data(), sums.data()} {}
@@ -30,15 +28,14 @@ struct GuardedActs {
   void check_written() {
     for (size_t i = 0; i < scales.size(); ++i) CHECK(std::isfinite(scales[i]) && std::abs(sums[i]) <= 64 * 127);
     if (acts.type == ActType::s8) return;
-    const bool f32 = acts.type == ActType::f32;
     for (size_t i = 0; i < kRows * pad; ++i) {
       uint32_t bits = 0;
-      std::memcpy(&bits, data.data() + i * (f32 ? 4 : 2), f32 ? 4 : 2);
-      CHECK(bits != (f32 ? 0xffffffffu : 0xffffu));
+      std::memcpy(&bits, data.data() + i * bytes, bytes);
+      CHECK(bits != (bytes == 4 ? 0xffffffffu : 0xffffu));
     }
   }
 
-  size_t pad;
+  size_t pad, bytes;
   Guarded<uint8_t> data;
   Guarded<float> scales;
   Guarded<int32_t> sums;
@@ -58,13 +55,13 @@ void norm_and_quantize(const KernelTable& table, int32_t width) {
   fill(bias, 3);
   for (const Format& format : kFormats) {
     for (int32_t layer : {0, 1}) {
-      GuardedActs y(format.type, format.group, width);
+      GuardedActs y(table, format.type, format.group, width);
       table.norm(
           {x.data(), width, width, layer, 1e-5f, weight.data(), layer != 0 ? bias.data() : nullptr, nullptr, 0, y.acts},
           0, kRows);
       y.check_written();
     }
-    GuardedActs y(format.type, format.group, width);
+    GuardedActs y(table, format.type, format.group, width);
     table.quantize({x.data(), width, y.acts}, 0, kRows);
     y.check_written();
   }

@@ -137,7 +137,7 @@ void buffers_that_are_live_together_do_not_overlap() {
   const AlignedBuffer bytes = aligned_copy(tiny().bytes());
   const EngineFile file = parse(bytes);
   const auto live = buffer_liveness(file.plan());
-  const WorkspacePlan layout = plan_workspace(file.plan(), 64, 4);
+  const WorkspacePlan layout = plan_workspace(file.plan(), *kernel_table(Isa::portable), 64, 4);
   size_t apart = 0;
   for (size_t a = 0; a < layout.places.size(); ++a) {
     const BufferPlace& place = layout.places[a];

@@ -20,5 +20,16 @@ def from_bf16(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def bf16_of(acts):
+    """The numbers that bf16 activations hold: a level stores them as bits, or each as the float32 it stands for."""
+    return from_bf16(acts.data) if acts.data.dtype == np.uint16 else acts.data
+
+
+def put_bf16(acts, at, x):
+    """x at this index of bf16 activations, rounded."""
+    x = np.asarray(x, np.float32)
+    acts.data[at] = to_bf16(x) if acts.data.dtype == np.uint16 else round_bf16(x)
+
+
 def round_bf16(x):
     return from_bf16(to_bf16(x))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from kv_layout import CODED, DTYPES, unpack
-from levels import LEVELS, WIDTHS, from_bf16, round_bf16
+from levels import LEVELS, WIDTHS, bf16_of, round_bf16
 
 from legato import _native
 
@@ -171,7 +171,7 @@ def test_a_fault_in_q_stays_in_its_row(isa, dtype, value):
 def test_output_formats_equal_the_conversion_of_the_output(isa, fmt, head_dim, splits_per_item, dtype):
     case = Case(isa, dtype, 300, heads=3, kv_heads=1, head_dim=head_dim)
     rows = range(280, 300)
-    acts, want = (ops.Acts(fmt, len(rows), 3 * head_dim) for _ in range(2))
+    acts, want = (ops.Acts(fmt, len(rows), 3 * head_dim, isa) for _ in range(2))
     for array in (acts.data, acts.scales, acts.sums):
         array[:] = 77
     case.run(rows, acts=acts, splits_per_item=splits_per_item)
@@ -179,7 +179,7 @@ def test_output_formats_equal_the_conversion_of_the_output(isa, fmt, head_dim, s
     for name in ("data", "scales", "sums"):
         assert np.array_equal(getattr(acts, name), getattr(want, name)), name
     if fmt == "bf16":
-        assert np.array_equal(from_bf16(acts.data[:, : 3 * head_dim]), round_bf16(case.run(rows)))
+        assert np.array_equal(bf16_of(acts)[:, : 3 * head_dim], round_bf16(case.run(rows)))
 
 
 @pytest.mark.parametrize("isa", LEVELS)

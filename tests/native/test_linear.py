@@ -2,7 +2,7 @@ from math import erfc
 
 import numpy as np
 import pytest
-from levels import LEVELS, from_bf16, to_bf16
+from levels import LEVELS, bf16_of, put_bf16, round_bf16
 from sources import make_rows
 
 from legato import _native
@@ -61,8 +61,8 @@ def fill(acts, format_, k, rng):
         acts.data[:, :k] = rng.standard_normal((rows, k))
         return acts.data[:, :k].astype(np.float64)
     if format_ == "bf16":
-        acts.data[:, :k] = to_bf16(rng.standard_normal((rows, k)))
-        return from_bf16(acts.data[:, :k]).astype(np.float64)
+        put_bf16(acts, np.s_[:, :k], rng.standard_normal((rows, k)))
+        return bf16_of(acts)[:, :k].astype(np.float64)
     acts.data[:, :k] = rng.integers(-127, 128, (rows, k))
     groups = acts.scales.shape[1]
     acts.scales[:] = rng.uniform(0.001, 0.1, (rows, groups))
@@ -71,9 +71,9 @@ def fill(acts, format_, k, rng):
     return (grouped * acts.scales[:, :, None].astype(np.float64)).reshape(rows, k_pad)[:, :k]
 
 
-def make_case(name, m, n, k, seed=0):
+def make_case(isa, name, m, n, k, seed=0):
     weight, packed, w = make_weight(name, n, k, seed)
-    acts = ops.Acts(FORMATS[name][3], m, k)
+    acts = ops.Acts(FORMATS[name][3], m, k, isa)
     x = fill(acts, FORMATS[name][3], k, np.random.default_rng([seed, m, n, k]))
     return weight, packed, acts, x @ w.T, np.abs(x) @ np.abs(w).T
 
@@ -94,14 +94,14 @@ def assert_close(y, expected, magnitude, k):
 @pytest.mark.parametrize("name", FORMATS)
 def test_products(isa, name):
     for m, n, k in [*SHAPES, (5, 65, ODD_K.get(name, 128))]:
-        weight, packed, acts, expected, magnitude = make_case(name, m, n, k)
+        weight, packed, acts, expected, magnitude = make_case(isa, name, m, n, k)
         assert_close(run(weight, packed, acts, isa), expected, magnitude, k)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_and_panels_do_not_see_each_other(isa, name):
     """The same bits for a row alone, in any batch and for any split into work items."""
-    weight, packed, acts, _, _ = make_case(name, 13, 200, 256)
+    weight, packed, acts, _, _ = make_case(isa, name, 13, 200, 256)
     whole = run(weight, packed, acts, isa)
     for size in range(1, 13):
         for first in range(0, 14 - size, size):
@@ -118,7 +118,7 @@ def test_rows_and_panels_do_not_see_each_other(isa, name):
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_rows_have_the_bits_of_few(isa, name):
     """Weights that are expanded for many rows, in parts along k and for parts of the rows, change no bit (P1)."""
-    weight, packed, acts, expected, magnitude = make_case(name, 210, 70, 640)
+    weight, packed, acts, expected, magnitude = make_case(isa, name, 210, 70, 640)
     whole = run(weight, packed, acts, isa)
     assert_close(whole, expected, magnitude, 640)
     for first, last in [(0, 1), (5, 11), (90, 107), (100, 118), (191, 210)]:
@@ -152,7 +152,7 @@ def test_int4_has_the_bits_of_int8(isa, k):
 @pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q4_1"])
 def test_many_rows_finish_as_few_do(isa, name):
     """Each tile of many rows is finished when its last part of k is in: once, for glu when both panels are (P1)."""
-    weight, packed, acts, _, _ = make_case(name, 210, 256, 320)
+    weight, packed, acts, _, _ = make_case(isa, name, 210, 256, 320)
     bias = np.random.default_rng(1).standard_normal(256).astype(np.float32)
     residual = np.random.default_rng(2).standard_normal((210, 256)).astype(np.float32)
     for epilogue, act, width in [("add", "none", 256), ("store", "silu", 256), ("glu", "silu", 128)]:
@@ -166,7 +166,7 @@ def test_many_rows_finish_as_few_do(isa, name):
 
 def test_a_call_of_more_rows_than_it_remembers(isa):
     """What the zero point takes from a row is kept for 1,024 rows of a call; those behind have it too."""
-    weight, packed, acts, expected, magnitude = make_case("i8", 1040, 64, 128)
+    weight, packed, acts, expected, magnitude = make_case(isa, "i8", 1040, 64, 128)
     assert_close(run(weight, packed, acts, isa), expected, magnitude, 128)
 
 
@@ -239,7 +239,7 @@ def test_activations(isa, act):
 
 @pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q4_1"])
 def test_store_bias_and_scale(isa, name):
-    weight, packed, acts, expected, magnitude = make_case(name, 13, 70, 128)
+    weight, packed, acts, expected, magnitude = make_case(isa, name, 13, 70, 128)
     bias = np.random.default_rng(1).standard_normal(70).astype(np.float32)
     assert_close(run(weight, packed, acts, isa, bias=bias), expected + bias, magnitude + np.abs(bias), 128)
     plain = run(weight, packed, acts, isa)
@@ -248,7 +248,7 @@ def test_store_bias_and_scale(isa, name):
 
 @pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q4_1"])
 def test_add(isa, name):
-    weight, packed, acts, _, _ = make_case(name, 13, 70, 128)
+    weight, packed, acts, _, _ = make_case(isa, name, 13, 70, 128)
     bias = np.random.default_rng(1).standard_normal(70).astype(np.float32)
     residual = np.random.default_rng(2).standard_normal((13, 70)).astype(np.float32)
     out = residual.copy()
@@ -259,7 +259,7 @@ def test_add(isa, name):
 
 @pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q8_0", "q4_0", "int4"])
 def test_glu(isa, name):
-    weight, packed, acts, expected, magnitude = make_case(name, 13, 256, 128)
+    weight, packed, acts, expected, magnitude = make_case(isa, name, 13, 256, 128)
     bias = np.random.default_rng(1).standard_normal(256).astype(np.float32)
     y = run(weight, packed, acts, isa, epilogue="glu", act="silu", bias=bias)
     gate, up = (expected + bias).reshape(13, 2, 2, 64).transpose(2, 0, 1, 3).reshape(2, 13, 128)
@@ -274,9 +274,9 @@ def test_glu(isa, name):
 def test_output_formats(isa, format_, epilogue):
     """Quantized outputs are the f32 output, rounded; the pad is zero."""
     n = 70 if epilogue == "store" else 256
-    weight, packed, acts, _, _ = make_case("i8", 13, n, 128)
+    weight, packed, acts, _, _ = make_case(isa, "i8", 13, n, 128)
     y = run(weight, packed, acts, isa, epilogue=epilogue, act="silu")
-    out = ops.Acts(format_, 13, y.shape[1])
+    out = ops.Acts(format_, 13, y.shape[1], isa)
     out.data[:] = 77
     ops.linear(weight, packed, acts, epilogue=epilogue, act="silu", out_acts=out, isa=isa)
     padded = np.zeros(out.data.shape, np.float32)
@@ -284,7 +284,7 @@ def test_output_formats(isa, format_, epilogue):
     if format_ == "f32":
         np.testing.assert_array_equal(out.data, padded)
     elif format_ == "bf16":
-        np.testing.assert_array_equal(out.data, to_bf16(padded))
+        np.testing.assert_array_equal(bf16_of(out), round_bf16(padded))
     else:
         groups = padded.reshape(13, out.scales.shape[1], -1)
         largest = np.abs(groups).max(axis=2)
@@ -298,12 +298,12 @@ def test_output_formats(isa, format_, epilogue):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["f32", "bf16", "i8", "q4_1"])
 def test_faults_stay_in_their_row_and_stay_visible(isa, name, bad):
-    weight, packed, acts, _, _ = make_case(name, 8, 128, 128)
+    weight, packed, acts, _, _ = make_case(isa, name, 8, 128, 128)
     clean = run(weight, packed, acts, isa)
     if name == "f32":
         acts.data[3, 5] = bad
     elif name == "bf16":
-        acts.data[3, 5] = np.float32(bad).view(np.uint32) >> 16
+        put_bf16(acts, np.s_[3, 5:6], [bad])
     else:
         acts.scales[3, 1] = np.nan  # what the quantizer makes of NaN and infinity
     y = run(weight, packed, acts, isa)
@@ -318,7 +318,7 @@ def test_faults_stay_in_their_row_and_stay_visible(isa, name, bad):
 
 
 def test_arguments_are_checked():
-    weight, packed, acts, _, _ = make_case("i8", 2, 64, 128)
+    weight, packed, acts, _, _ = make_case("", "i8", 2, 64, 128)
     out = np.zeros((2, 64), np.float32)
     with pytest.raises(ValueError, match="does not take these activations"):
         ops.linear(weight, packed, ops.Acts("f32", 2, 128), out=out)
@@ -336,6 +336,22 @@ def test_arguments_are_checked():
         ops.linear(weight, packed, acts, act="swish", out=out)
     with pytest.raises(ValueError, match="unknown activation format"):
         ops.Acts("s8g16", 1, 64)
+
+
+def test_activations_of_another_level_are_refused():
+    """Levels store bf16 in two ways."""
+    stored = {isa: ops.Acts("bf16", 1, 64, isa) for isa in LEVELS}
+    x = np.ones((1, 64), np.float32)
+    weight, packed, _ = make_weight("bf16", 64, 64)
+    for isa in LEVELS:
+        for acts in stored.values():
+            if acts.data.dtype == stored[isa].data.dtype:
+                ops.quantize(isa, x, acts)
+                continue
+            with pytest.raises(ValueError, match="another ISA level"):
+                ops.quantize(isa, x, acts)
+            with pytest.raises(ValueError, match="another ISA level"):
+                run(weight, packed, acts, isa)
 
 
 def test_bench_returns_seconds():

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from levels import LEVELS, from_bf16, to_bf16
+from levels import LEVELS, bf16_of, round_bf16
 from sources import SOURCES, make_rows
 
 from legato import _native
@@ -11,9 +11,9 @@ FORMATS = ["f32", "bf16", "s8g32", "s8g64"]
 every_level = pytest.mark.parametrize("isa", LEVELS)
 
 
-def make_acts(fmt, rows, k):
+def make_acts(isa, fmt, rows, k):
     """Activations whose memory is full of garbage."""
-    acts = ops.Acts(fmt, rows, k)
+    acts = ops.Acts(fmt, rows, k, isa)
     for array in (acts.data, acts.scales, acts.sums):
         array[:] = 77
     return acts
@@ -32,7 +32,7 @@ def check_acts(acts, fmt, want, error):
     if fmt == "f32":
         assert np.all(abs(acts.data - padded) <= bound)
     elif fmt == "bf16":
-        assert np.all(abs(from_bf16(acts.data) - padded) <= 2**-8 * abs(padded) + bound)
+        assert np.all(abs(bf16_of(acts) - padded) <= 2**-8 * abs(padded) + bound)
     else:
         groups = padded.reshape(rows, -1, group_of(fmt))
         scales = abs(groups).max(axis=2) / 127
@@ -83,7 +83,7 @@ def test_norm(isa, width, fmt, layer, bias):
         ops.norm(isa, x, weight, shift, layer, 1e-5, out=out)
         assert np.all(abs(out - want) <= error)
         return
-    acts = make_acts(fmt, 4, width)
+    acts = make_acts(isa, fmt, 4, width)
     ops.norm(isa, x, weight, shift, layer, 1e-5, acts=acts)
     check_acts(acts, fmt, want, error)
 
@@ -94,7 +94,7 @@ def test_norm(isa, width, fmt, layer, bias):
 def test_quantize(isa, width, fmt):
     rng = np.random.default_rng(width)
     x = (rng.standard_normal((5, width)) * [[1], [1e-3], [1e3], [0], [1]]).astype(np.float32)
-    acts = make_acts(fmt, 5, width)
+    acts = make_acts(isa, fmt, 5, width)
     ops.quantize(isa, x, acts)
     check_acts(acts, fmt, x.astype(np.float64), 0.0)
 
@@ -115,9 +115,9 @@ def test_bf16_rounds_to_nearest_even(isa):
     upper = np.arange(0x0080, 0x7F80, dtype=np.uint32) << 16
     bits = (upper[:, None] | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).reshape(1, -1)
     x = np.concatenate([bits, bits | 0x80000000], axis=1).view(np.float32)
-    acts = make_acts("bf16", 1, x.shape[1])
+    acts = make_acts(isa, "bf16", 1, x.shape[1])
     ops.quantize(isa, x, acts)
-    assert np.array_equal(acts.data[0, : x.shape[1]], to_bf16(x[0]))
+    assert np.array_equal(bf16_of(acts)[0, : x.shape[1]], round_bf16(x[0]))
 
 
 @every_level
@@ -127,7 +127,7 @@ def test_bf16_rounds_to_nearest_even(isa):
 def test_a_fault_survives_conversion(isa, fmt, value, at):
     x = np.ones((3, 100), np.float32)
     x[1, at] = value
-    acts = make_acts(fmt, 3, 100)
+    acts = make_acts(isa, fmt, 3, 100)
     ops.quantize(isa, x, acts)
     if fmt.startswith("s8"):
         group = at // group_of(fmt)
@@ -136,7 +136,7 @@ def test_a_fault_survives_conversion(isa, fmt, value, at):
         assert np.isnan(acts.scales).sum() == 1
         assert not acts.data[1].reshape(-1, group_of(fmt))[group].any()
     else:
-        values = acts.data if fmt == "f32" else from_bf16(acts.data)
+        values = acts.data if fmt == "f32" else bf16_of(acts)
         np.testing.assert_array_equal(values[:, :100], x)
 
 

@@ -4,8 +4,7 @@
 // levels take it in `kSubs` parts, each with its own form of the line and of the word. Nothing here depends on how many
 // rows share a step, and mac() is all that orders the sum of an output element.
 
-constexpr int32_t kWord = 4;        // bytes of activations in a step, as they are stored
-constexpr int32_t kWideSteps = 16;  // of words that are widened at a time, and lie together
+constexpr int32_t kWord = 4;  // bytes of activations in a step, as they are stored
 
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
 using Shorts = uint16_t __attribute__((vector_size(4 * kLanes)));
@@ -50,7 +49,8 @@ struct DotF32 {
   static constexpr int32_t kColumnBytes = 4;                    // of one column in a line
   static constexpr int32_t kStepBytes = kPanel * kColumnBytes;  // of a step in a panel
   static constexpr int32_t kFreshLines = 4;                     // cache lines of a step that no step before it has read
-  static constexpr bool kWidens = false;                        // whether words are widened beforehand
+  static constexpr int32_t kWordValues = 1;                     // that a step takes of each row
+  static constexpr int32_t kWordBytes = 4;                      // in which they are stored
   static constexpr bool kKeeps = false;                         // whether lines are kept
   static constexpr bool kHeavy = false;                         // whether a line takes a row several operations
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
@@ -70,6 +70,7 @@ struct DotF16 : DotF32 {
 
 struct DotBf16 : DotF32 {
   using Line = __m512bh;
+  static constexpr int32_t kWordValues = 2;
   static LEGATO_INLINE Line line(const uint8_t* p, int32_t) { return load_as<Line>(p); }
   static LEGATO_INLINE Line word(const uint8_t* p, int32_t) {
     return reinterpret_cast<Line>(splat_int(load_as<int32_t>(p)));
@@ -80,19 +81,18 @@ struct DotBf16 : DotF32 {
 #else
 
 // Part 0 is the odd k of the pair, part 1 the even: the order of vdpbf16ps, and so its bits, since a product of two
-// bf16 is exact in f32. A bf16 is the upper half of an f32. The words are widened to f32 beforehand, the even k of
-// kWideSteps and then the odd: a broadcast from memory is free, one that has to cut a word in two takes the place of an
-// FMA.
+// bf16 is exact in f32. A bf16 is the upper half of an f32. Activations are stored as f32.
 struct DotBf16 : DotF32 {
   static constexpr bool kHeavy = true;
-  static constexpr bool kWidens = true;
+  static constexpr int32_t kWordValues = 2;
+  static constexpr int32_t kWordBytes = 8;
   static constexpr int32_t kSubs = 2;
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t sub) {
     const Ints pairs = load_as<Ints>(p);
     return reinterpret_cast<Vf>(sub == 0 ? pairs & -65536 : pairs << 16);
   }
   static LEGATO_INLINE Vf word(const uint8_t* p, int32_t sub) {
-    return splat(load_as<float>(p + (sub == 0 ? kWideSteps * kWord : 0)));
+    return splat(load_as<float>(p + (sub == 0 ? kWord : 0)));
   }
 };
 
@@ -134,6 +134,7 @@ constexpr int32_t kWidePart = 64;  // bytes of one part of WideWords
 // u8 codes by s8 activations, code = (byte >> Shift) & Mask, from a start value. All sums are exact.
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
+  static constexpr int32_t kWordBytes = 4;
   static constexpr bool kKeeps = false;
   static constexpr bool kHeavy = Mask != 255;
   static constexpr int32_t kColumnBytes = 4;

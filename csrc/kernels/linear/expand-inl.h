@@ -2,14 +2,14 @@
 // factors to f32. The values, and so the sums, are those of the packed weights; what is saved is to widen or unpack
 // them again for each tile of rows. i4 is expanded for any number of rows, to the bytes of i8.
 
-constexpr int32_t kExpandRows = 3 * kTileRows;  // fewer: not worth it
+constexpr int32_t kExpandQ4Rows = 3 * kTileRows;  // fewer: not worth it
 
 LEGATO_INLINE bool expands(const Weight& w, int32_t rows) {
   if (w.type == WeightType::i4) return true;
 #if !defined(LEGATO_ISA_avx512_bf16)
-  if (w.type == WeightType::bf16) return rows >= kExpandRows;
+  if (w.type == WeightType::bf16) return rows > kTileRows;
 #endif
-  return w.type == WeightType::q4 && rows >= kExpandRows;
+  return w.type == WeightType::q4 && rows >= kExpandQ4Rows;
 }
 
 // Bytes of a panel of q4 or i4 for `k` of K.
@@ -28,7 +28,7 @@ constexpr int32_t kI4PrefetchBytes = 10 << 10;
 // rows, as much as stays in L1 beside the rest.
 LEGATO_INLINE int32_t expanded_k(const Weight& w, int32_t rows) {
   constexpr int32_t kBytes = static_cast<int32_t>(kExpandBytes);
-  static_assert(kBf16K * kPanel * sizeof(float) <= kExpandBytes && kBf16K <= kWideRun);
+  static_assert(kBf16K * kPanel * sizeof(float) <= kExpandBytes);
   if (w.type == WeightType::bf16) return kBf16K;
   if (w.type == WeightType::i4) return rows <= kTileRows ? kI4FewRowsK : static_cast<int32_t>(kI4ExpandBytes) / kPanel;
   return kBytes / ((w.has_min ? 8 : 4) * kPanel + w.group * kPanel) * w.group;

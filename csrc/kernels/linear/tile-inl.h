@@ -83,65 +83,30 @@ LEGATO_INLINE void run_steps(typename Dot::Acc (&acc)[M][kBlockVecs], const uint
     }
     LEGATO_UNROLL for (int32_t i = 0; i < U; ++i) {
       if constexpr (M == 1) Dot::kHeavy ? ahead.ask_twice(kFresh) : ahead.ask(kFresh);
-      run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * kWord, row_bytes, kept);
+      run_step<Dot, M>(acc, lines + i * Dot::kStepBytes, words + i * Dot::kWordBytes, row_bytes, kept);
       if constexpr (Dot::kKeeps) kept += 2 * kPanel;
     }
     lines += U * Dot::kStepBytes;
-    words += U * kWord;
-  }
-}
-
-constexpr int32_t kWideRun = 128;  // of K: the f32 words of a tile stay in the first cache
-
-// kWideSteps words of each row as f32, the even k and then the odd. A few at a time, so that multiply-adds run beside.
-template <int32_t M>
-LEGATO_INLINE void widen(const uint8_t* words, int64_t row_bytes, float* wide) {
-  LEGATO_UNROLL for (int32_t m = 0; m < M; ++m, words += row_bytes, wide += kWideRun) {
-    for (int32_t i = 0; i < kWideSteps; i += kLanes) {
-      const VfPair both = load_bf16_pairs(words + i * kWord);
-      store(wide + i, both.first);
-      store(wide + kWideSteps + i, both.second);
-    }
-  }
-}
-
-// y[64] of each row += `steps` over K. `lines`, `words` and `kept` begin at the first step.
-template <class Dot, int32_t M>
-LEGATO_INLINE void float_run(const uint8_t* lines, const uint8_t* words, int64_t row_bytes, int32_t steps, Ahead& ahead,
-                             float* kept, float* y) {
-  [[maybe_unused]] alignas(64) float wide[M][Dot::kWidens ? kWideRun : 1];
-  for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
-    Vf acc[M][kBlockVecs];
-    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = load(y + m * kPanel + column + v * kLanes);
-    }
-    const uint8_t* at = lines + column * Dot::kColumnBytes;
-    if constexpr (Dot::kWidens) {
-      if (column == 0) widen<M>(words, row_bytes, wide[0]);
-      for (int32_t s = 0; s < steps; s += kWideSteps) {
-        const int32_t after = s + kWideSteps;
-        if (column == 0 && after < steps) widen<M>(words + after * kWord, row_bytes, wide[0] + 2 * after);
-        run_steps<Dot, M>(acc, at + s * Dot::kStepBytes, reinterpret_cast<const uint8_t*>(wide[0] + 2 * s),
-                          sizeof(wide[0]), kWideSteps, ahead, Dot::kKeeps ? kept + s * 2 * kPanel + column : nullptr);
-      }
-    } else {
-      run_steps<Dot, M>(acc, at, words, row_bytes, steps, ahead);
-    }
-    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
-      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
-    }
+    words += U * Dot::kWordBytes;
   }
 }
 
 // f32, f16 and bf16 weights: one sum over the whole of K.
 template <class Dot, int32_t M>
 void float_tile(const LinearArgs& args, int32_t row, const Run& run, Ahead& ahead, float* y) {
-  const int32_t value_bytes = args.x.type == ActType::f32 ? 4 : 2;
-  const int64_t row_bytes = static_cast<int64_t>(args.x.k_pad) * value_bytes;
-  const uint8_t* words = static_cast<const uint8_t*>(args.x.data) + row * row_bytes + run.k_begin * value_bytes;
-  const int32_t steps = run.k * value_bytes / kWord, limit = Dot::kWidens ? kWideRun / 2 : steps;
-  for (int32_t s = 0; s < steps; s += limit) {
-    float_run<Dot, M>(run.weights + static_cast<int64_t>(s) * Dot::kStepBytes, words + s * kWord, row_bytes,
-                      smaller(limit, steps - s), ahead, Dot::kKeeps ? run.kept + s * 2 * kPanel : nullptr, y);
+  constexpr int32_t kValues = Dot::kWordValues;
+  const int64_t row_bytes = static_cast<int64_t>(args.x.k_pad) / kValues * Dot::kWordBytes;
+  const uint8_t* words =
+      static_cast<const uint8_t*>(args.x.data) + row * row_bytes + run.k_begin / kValues * Dot::kWordBytes;
+  for (int32_t column = 0; column < kPanel; column += kBlockColumns) {
+    Vf acc[M][kBlockVecs];
+    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) acc[m][v] = load(y + m * kPanel + column + v * kLanes);
+    }
+    run_steps<Dot, M>(acc, run.weights + column * Dot::kColumnBytes, words, row_bytes, run.k / kValues, ahead,
+                      Dot::kKeeps ? run.kept + column : nullptr);
+    LEGATO_UNROLL for (int32_t m = 0; m < M; ++m) {
+      LEGATO_UNROLL for (int32_t v = 0; v < kBlockVecs; ++v) store(y + m * kPanel + column + v * kLanes, acc[m][v]);
+    }
   }
 }

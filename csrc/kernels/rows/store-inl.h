@@ -1,5 +1,13 @@
 // Writing columns of f32 values into a row of activations, in any format.
 
+// Of a bf16 activation. A multiply-add takes f32 by a broadcast from memory, which is free; to widen pairs for each
+// panel takes its ports.
+#if defined(LEGATO_ISA_avx512_bf16)
+constexpr int32_t kBf16Bytes = 2;
+#else
+constexpr int32_t kBf16Bytes = 4;
+#endif
+
 // The largest magnitude of n values (a multiple of kLanes), and whether one of them is a NaN or an infinity.
 struct Range {
   float largest;
@@ -38,10 +46,12 @@ LEGATO_INLINE void store_s8_group(const float* x, int32_t group, int8_t* data, f
 // the row's last columns; x is then read up to the next multiple (pad it with zeros).
 LEGATO_INLINE void store_columns(const Acts& acts, int64_t row, int32_t column, const float* x, int32_t n) {
   const int64_t first = row * acts.k_pad + column;
-  if (acts.type == ActType::f32) {
+  if (acts.type == ActType::f32 || (acts.type == ActType::bf16 && kBf16Bytes == 4)) {
     float* out = static_cast<float*>(acts.data) + first;
-    for (int32_t i = 0; i < n; i += kLanes)
-      store_n(out + i, load_n(x + i, smaller(n - i, kLanes)), smaller(n - i, kLanes));
+    for (int32_t i = 0; i < n; i += kLanes) {
+      const Vf v = load_n(x + i, smaller(n - i, kLanes));
+      store_n(out + i, acts.type == ActType::bf16 ? rounded_to_bf16(v) : v, smaller(n - i, kLanes));
+    }
   } else if (acts.type == ActType::bf16) {
     uint16_t* out = static_cast<uint16_t*>(acts.data) + first;
     for (int32_t i = 0; i < n; i += kLanes) {

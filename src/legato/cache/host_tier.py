@@ -25,7 +25,7 @@ class HostTier:
 
     Each group has the same number of slots; the least recently used one is overwritten when all are full. A block stays
     here when it is restored, so that evicting it again costs nothing. An executor that cannot make a copy says so:
-    `lost` then forgets what is not there, or turns the tier off where nothing can be stored.
+    `lost` then forgets what is not there. Where one could not be stored no other is; what lies here still comes back.
     """
 
     def __init__(self, num_groups: int, num_slots: int, found: Iterable[tuple[int, int, bytes]]) -> None:
@@ -38,7 +38,8 @@ class HostTier:
                 taken[group].add(slot)
         self._free = [[slot for slot in range(num_slots - 1, -1, -1) if slot not in slots] for slots in taken]
         self._copies: list[BlockCopy] = []
-        self._on = num_slots > 0
+        self._stores = num_slots > 0
+        self.num_lost = 0  # copies that were not made
 
     @property
     def num_blocks(self) -> int:
@@ -50,7 +51,7 @@ class HostTier:
 
     def spill(self, group: int, block: int, prefix: Prefix) -> None:
         """The device's block is about to be reused: keep what it holds."""
-        if not self._on:
+        if not self._stores:
             return
         slots, label = self._slots[group], label_of(prefix)
         if label in slots:
@@ -83,10 +84,10 @@ class HostTier:
 
     def lost(self, copy: BlockCopy) -> None:
         """This copy was not made."""
+        self.num_lost += 1
         if copy.target_tier == HOST_TIER:
-            self._on = False
-            for slots in self._slots:
-                slots.clear()
-        elif self._slots[copy.group].get(copy.label) == copy.source:
+            self._stores = False
+        slot = copy.target if copy.target_tier == HOST_TIER else copy.source
+        if self._slots[copy.group].get(copy.label) == slot:
             del self._slots[copy.group][copy.label]
-            self._free[copy.group].append(copy.source)
+            self._free[copy.group].append(slot)

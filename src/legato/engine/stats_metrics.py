@@ -34,6 +34,13 @@ _READINGS: tuple[tuple[str, str, str, tuple[str, ...], _Read], ...] = (
     ("counter", "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", (), lambda s: s.prefix_hits),
     ("gauge", "legato:kv_pinned_blocks", "KV blocks that cache_control hints pin.", (), lambda s: s.blocks_pinned),
     ("gauge", "legato:kv_disk_blocks", "KV blocks in the file of --kv-offloading-size.", (), lambda s: s.blocks_host),
+    (
+        "counter",
+        "legato:kv_disk_failures",
+        "KV blocks that could not be written to that file, or read from it.",
+        (),
+        lambda s: s.host_copies_lost,
+    ),
     ("counter", "vllm:num_preemptions", "Preemptions.", (), lambda s: s.preemptions),
     ("counter", "vllm:corrupted_requests", "Choices that ended because of NaN or Inf.", (), lambda s: s.corrupted),
     (

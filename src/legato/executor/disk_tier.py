@@ -27,11 +27,14 @@ class BlockPoolBytes(Protocol):
 
 
 class DiskTier:
-    """Blocks on disk. A copy that fails is reported, and the step goes on without it."""
+    """Blocks on disk. A copy that fails is reported, and the step goes on without it.
+
+    After a write that failed nothing more is written, for a full disk would be asked at each eviction; reads go on.
+    """
 
     def __init__(self, file: BlockFile) -> None:
         self._file = file
-        self._on = True
+        self._writes = True
 
     @classmethod
     def open(
@@ -75,17 +78,22 @@ class DiskTier:
         if copy.source_tier == copy.target_tier == DEVICE_TIER:
             pool.write_block(copy.group, copy.target, pool.read_block(copy.group, copy.source))
             return True
-        if not self._on:
+        return self._stored(copy, pool) if copy.target_tier == HOST_TIER else self._restored(copy, pool)
+
+    def _stored(self, copy: BlockCopy, pool: BlockPoolBytes) -> bool:
+        if not self._writes:
             return False
         try:
-            if copy.target_tier == HOST_TIER:
-                self._file.write(copy.group, copy.target, copy.label, pool.read_block(copy.group, copy.source))
-                return True
-            block = self._file.read(copy.group, copy.source, copy.label)
+            self._file.write(copy.group, copy.target, copy.label, pool.read_block(copy.group, copy.source))
         except OSError as error:
-            if copy.target_tier == HOST_TIER:
-                self._on = False
-                log.error("evicted KV blocks are dropped from now on: cannot write them: %s", error.strerror)
+            self._writes = False
+            log.error("evicted KV blocks are dropped from now on: cannot write them: %s", error.strerror)
+        return self._writes
+
+    def _restored(self, copy: BlockCopy, pool: BlockPoolBytes) -> bool:
+        try:
+            block = self._file.read(copy.group, copy.source, copy.label)
+        except OSError:
             return False
         if block is None:
             return False

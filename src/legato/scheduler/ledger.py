@@ -178,6 +178,11 @@ class Ledger:
         """Blocks in the host tier."""
         return 0 if self._prefixes is None or self._prefixes.host is None else self._prefixes.host.num_blocks
 
+    @property
+    def host_copies_lost(self) -> int:
+        """Copies to and from the host tier that could not be made, since the start."""
+        return 0 if self._prefixes is None or self._prefixes.host is None else self._prefixes.host.num_lost
+
     def expire_pins(self) -> None:
         """End the pins whose time is over."""
         if self._prefixes is not None and self._prefixes.pins.expire():

@@ -41,6 +41,7 @@ class SchedulerStats:
     blocks_total: int
     blocks_pinned: int  # used or free ones that a cache hint keeps
     blocks_host: int  # in the host tier
+    host_copies_lost: int  # to and from it, which could not be made, since the start
     kv_usage: float  # share of the fullest pool, 0 to 1
     kv_waste: float  # unused slots in allocated blocks / allocated slots, 0 to 1
     prefix_queries: int  # prompt tokens looked up in the prefix cache since the start
@@ -74,6 +75,7 @@ def measure(ledger: Ledger, steps: int, last_step: StepCounts, now_s: float) -> 
         blocks_total=sum(pool.num_blocks for pool in blocks.pools),
         blocks_pinned=sum(pool.num_pinned for pool in blocks.pools),
         blocks_host=ledger.host_blocks,
+        host_copies_lost=ledger.host_copies_lost,
         kv_usage=blocks.usage(),
         kv_waste=1 - filled / allocated if allocated else 0.0,
         prefix_queries=ledger.prefix_queries,

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from legato.core.config import EngineConfig, SchedulerConfig
 from legato.core.errors import QueueFullError
-from legato.core.types import FinishReason, Request, SamplingParams
+from legato.core.types import HOST_TIER, FinishReason, Request, SamplingParams
 from legato.engine.assemble import Engine, assemble
 from legato.engine.outputs import Output
 from legato.engine.timeline import Timeline
@@ -211,6 +211,19 @@ def test_tokens_that_came_back_from_the_disk_are_told_apart() -> None:
     assert sum(by_source) == value(it, "vllm:prompt_tokens_cached_total") == 20
     assert by_source[1] > 0
     assert value(it, "legato:kv_disk_blocks") > 0
+    assert value(it, "legato:kv_disk_failures_total") == 0
+
+
+def test_blocks_that_the_disk_does_not_take_are_counted() -> None:
+    it = engine(
+        ScriptedExecutor(num_blocks=8, block_size=4, host_slots=50, lose=lambda copy: copy.target_tier == HOST_TIER)
+    )
+    for number in range(2):
+        it.loop.submit([make_request(f"r{number}", range(100 * number, 100 * number + 22), max_tokens=2)])
+        while it.loop.busy:
+            it.loop.step()
+    assert value(it, "legato:kv_disk_failures_total") > 0
+    assert value(it, "legato:kv_disk_blocks") == 0
 
 
 def _check_prompts(it: Engine, seen: Seen, made: list[tuple[Request, int]]) -> None:

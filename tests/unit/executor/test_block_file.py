@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_a_copy_of_what_is_not_there_is_lost(tmp_path: Path, caplog: pytest.LogC
     disk.close()
 
 
-def test_a_full_disk_is_said_once_and_ends_storing(
+def test_a_full_disk_is_said_once_and_ends_storing_but_not_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk, pool = tier(tmp_path), Pool()
@@ -181,10 +182,13 @@ def test_a_full_disk_is_said_once_and_ends_storing(
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    assert disk.copy([SPILL], pool) == ()
+    other = replace(SPILL, source=0, target=4, label=b"o" * 128)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        assert disk.copy([SPILL], pool) == (0,)
-    assert disk.copy([SPILL, RESTORE], pool) == (0, 1)
+        assert disk.copy([other], pool) == (0,)
+    assert disk.copy([other, replace(RESTORE, source=4, label=other.label), RESTORE], pool) == (0, 1)
+    assert pool.blocks[2] == block(0, 11)
     said = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.message for record in said] == [
         "evicted KV blocks are dropped from now on: cannot write them: No space left on device"

@@ -2,8 +2,8 @@
 
 #include <stdexcept>
 
-#include "base/block_signals.h"
 #include "base/float_mode.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 
 namespace legato {
@@ -33,10 +33,9 @@ bool ask(std::atomic<uintptr_t>& ahead, const std::atomic<uintptr_t>& end) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : seats_(checked(threads)) {
-  const BlockSignals block;
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    for (int i = 1; i < threads; ++i) workers_.push_back(start_thread([this, i] { work(i); }));
   } catch (...) {
     stop();
     throw;

@@ -20,8 +20,8 @@ class ThreadPool {
   // Must not throw.
   using Item = void (*)(void* context, int64_t item, int thread);
 
-  // `threads` counts the caller: threads - 1 are started. std::invalid_argument below 1, std::system_error where the
-  // system has no more threads.
+  // `threads` counts the caller: threads - 1 are started. std::invalid_argument below 1, ThreadError where the system
+  // has no more threads: those that were started have ended then.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

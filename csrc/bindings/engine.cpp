@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/cpu_features.h"
+#include "base/start_thread.h"
 #include "bindings/bindings.h"
 #include "bindings/names.h"
 #include "runtime/runtime.h"
@@ -270,6 +271,7 @@ nb::dict memory_dict(const EngineFile& file, const RuntimeOptions& options) {
 
 void bind_engine(nb::module_& m) {
   nb::exception<EngineFileError>(m, "EngineFileError", PyExc_ValueError);
+  nb::exception<ThreadError>(m, "ThreadError", PyExc_RuntimeError);
   nb::class_<RuntimeOptions>(m, "RuntimeOptions", "Sizes that a runtime is made for")
       .def_static("make", &make_options, "isa"_a, "kv_dtype"_a, "block_size"_a, "num_blocks"_a, "max_rows"_a,
                   "max_seqs"_a, "max_position"_a, "threads"_a, "prefault_kv"_a = false)

@@ -90,7 +90,7 @@ struct Profile {
 
 class Model {
  public:
-  // std::invalid_argument for options; std::bad_alloc. The file is copied from, and not needed afterwards.
+  // std::invalid_argument for options; std::bad_alloc; ThreadError. The file is copied from, and not needed afterwards.
   Model(const EngineFile& file, const RuntimeOptions& options);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

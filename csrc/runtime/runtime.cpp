@@ -4,14 +4,13 @@
 #include <string>
 #include <utility>
 
-#include "base/block_signals.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 
 namespace legato {
 
 Runtime::Runtime(const EngineFile& file, const RuntimeOptions& options) : model_(file, options) {
-  const BlockSignals block;
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread([this] { work(); });
 }
 
 Runtime::~Runtime() {

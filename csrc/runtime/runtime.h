@@ -12,6 +12,7 @@ namespace legato {
 
 class Runtime {
  public:
+  // Throws as Model, and ThreadError.
   Runtime(const EngineFile& file, const RuntimeOptions& options);
   // Waits for a step in flight.
   ~Runtime();

@@ -11,6 +11,7 @@ from legato.core.types import StepPlan
 ops: Any
 
 class EngineFileError(ValueError): ...
+class ThreadError(RuntimeError): ...
 
 class Weight:
     type: str

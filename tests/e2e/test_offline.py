@@ -16,6 +16,7 @@ from legato.core.types import Request, SamplingParams, Service
 from legato.engine.assemble import assemble
 from legato.engine.llm import LLM
 from support.byte_level import ASSETS, VOCAB, byte_tokens
+from support.no_threads import refuse_threads
 from support.scripted import ScriptedExecutor
 
 GREEDY = SamplingParams(max_tokens=30, temperature=0)
@@ -133,6 +134,14 @@ def test_offline_an_engine_failure_is_raised() -> None:
         for _ in range(2):
             with pytest.raises(LegatoError, match="step 2 failed as told"):
                 llm.generate(["one", "two"], SamplingParams(max_tokens=30))
+
+
+def test_offline_where_there_are_no_more_threads_the_engine_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = scripted()
+    refuse_threads(monkeypatch, "legato-engine")
+    with pytest.raises(LegatoError, match="cannot start the thread legato-engine"):
+        offline(executor)
+    assert executor.closed
 
 
 class Watched(threading.Condition):

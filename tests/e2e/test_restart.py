@@ -1,13 +1,18 @@
 """F01: after an engine failure the engine is made again, a bounded number of times, or the process ends."""
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from harness import MODEL, Running, Script, assert_error, running, wait_until
 
 from legato.core.config import EngineConfig, ServerConfig
+from legato.core.errors import LegatoError
 from legato.engine.assemble import Engine, assemble
+from legato.server.keys import ApiKeys
+from legato.server.lifecycle import bind, serve
 from support.byte_level import ASSETS, VOCAB, byte_tokens
+from support.no_threads import refuse_threads
 from support.scripted import ScriptedExecutor
 
 
@@ -27,6 +32,33 @@ class Factory:
         assert all(before.closed for before in self.executors), "the memory of the one before is free"
         self.executors.append(executor)
         return assemble(executor, ASSETS, EngineConfig(), MODEL)
+
+
+def test_f01_where_there_are_no_more_threads_the_process_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("legato.server.lifecycle.DEAD_ENGINE_S", 0.0)
+    make = Factory(0)
+
+    def rebuild() -> Engine:
+        refuse_threads(monkeypatch, "legato-engine")
+        return make()
+
+    with running(make(), ServerConfig(port=0), rebuild) as server:
+        assert_error(server.post("/v1/completions", prompt="hi"), 503)
+        wait_until(lambda: server.server.should_exit)
+        assert server.server.exit_status == 1
+    assert "cannot start the thread legato-engine: can't start new thread; this process has" in caplog.text
+
+
+def test_where_there_are_no_more_threads_the_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Factory()
+    engine, config = make(), ServerConfig(port=0)
+    sockets = bind(config)
+    refuse_threads(monkeypatch, "legato-engine")
+    with closing(sockets[0]), pytest.raises(LegatoError, match="cannot start the thread legato-engine"):
+        serve(engine, config, ApiKeys.load(config), sockets, lambda: None)
+    assert make.executors[0].closed
 
 
 def count_restarts(server: Running) -> float | None:

@@ -103,7 +103,7 @@ class EngineClient:
         self.on_end: Callable[[object, Timeline], None] | None = None  # called in the engine thread; set before `start`
 
     def start(self) -> None:
-        """Start the engine thread. Called in the event loop that will submit requests."""
+        """Start the engine thread. Called in the event loop that will submit requests. LegatoError: no more threads."""
         self._events = asyncio.get_running_loop()
         self._loop.publish = self._publish
         if self.on_end is not None:
@@ -158,6 +158,8 @@ class EngineClient:
     async def stop(self, timeout_s: float = 5.0) -> bool:
         """End what still runs with an error; False when a step does not end within `timeout_s`."""
         self._loop.stop()
+        if self._thread.ident is None:  # it could not be started
+            return True
         await asyncio.to_thread(self._thread.join, timeout_s)
         return not self._thread.is_alive()
 

@@ -78,7 +78,11 @@ class LLM:
         loop = self._engine.loop
         loop.publish = self._outputs.put
         thread = NamedThread("legato-engine", loop.run)
-        thread.start()
+        try:
+            thread.start()
+        except LegatoError:
+            self._engine.close()
+            raise
         self.close = weakref.finalize(self, _close, self._engine, thread)
 
     def __enter__(self) -> Self:

@@ -6,11 +6,11 @@ kernel's MemAvailable; threads from physical cores, CPU affinity and the control
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from legato.core.config import CacheConfig
+from legato.core.control_groups import levels, number
 from legato.core.errors import ConfigError
 
 __all__ = ["MemoryBudget", "available_memory", "budget", "default_threads"]
@@ -123,9 +123,9 @@ def available_memory(root: Path = _ROOT) -> int:
     """Bytes that may still be used: MemAvailable, or less where a control group allows less."""
     meminfo = (root / "proc/meminfo").read_text().splitlines()
     figures = [int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:")]
-    for level in _levels(root, "memory"):
-        limit = _number(level / "memory.max", level / "memory.limit_in_bytes")
-        usage = _number(level / "memory.current", level / "memory.usage_in_bytes")
+    for level in levels(root, "memory"):
+        limit = number(level / "memory.max", level / "memory.limit_in_bytes")
+        usage = number(level / "memory.current", level / "memory.usage_in_bytes")
         if limit is not None and usage is not None:
             figures.append(max(0, limit - max(0, usage - _reclaimable(level))))
     if not figures:
@@ -144,40 +144,13 @@ def default_threads(root: Path = _ROOT) -> int:
 
 def _cpu_quotas(root: Path) -> Iterator[int]:
     """Whole CPUs of each level that has a quota."""
-    for level in _levels(root, "cpu"):
+    for level in levels(root, "cpu"):
         if (level / "cpu.max").exists():
             quota, _, period = (level / "cpu.max").read_text().strip().partition(" ")
             if quota != "max":
                 yield int(quota) // int(period)
-        elif (quota_us := _number(level / "cpu.cfs_quota_us")) and (period_us := _number(level / "cpu.cfs_period_us")):
+        elif (quota_us := number(level / "cpu.cfs_quota_us")) and (period_us := number(level / "cpu.cfs_period_us")):
             yield quota_us // period_us
-
-
-def _levels(root: Path, controller: str) -> Iterator[Path]:
-    """This process's control group for a controller and all above it, in both versions."""
-    table = root / "proc/self/cgroup"
-    for line in table.read_text().splitlines() if table.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            mount = root / "sys/fs/cgroup"
-        elif controller in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / controller
-        else:
-            continue
-        level = mount / path.lstrip("/")
-        yield level
-        while level != mount:
-            level = level.parent
-            yield level
-
-
-def _number(*files: Path) -> int | None:
-    """What the first of the files that is there says; None where there is none, or no limit ("max" or -1)."""
-    for file in files:
-        with suppress(OSError):
-            text = file.read_text().strip()
-            return int(text) if text.isdigit() else None
-    return None
 
 
 def _reclaimable(level: Path) -> int:

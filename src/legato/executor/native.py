@@ -15,6 +15,7 @@ from legato.build.engine_file import EngineFile
 from legato.build.plan import Plan
 from legato.core.config import CacheConfig, SchedulerConfig
 from legato.core.errors import CheckpointError, ConfigError
+from legato.core.threads import no_more_threads
 from legato.core.types import ExecutorInfo, StepPlan, StepResult
 from legato.executor.again import with_rows
 from legato.executor.disk_tier import DiskTier
@@ -84,6 +85,8 @@ class NativeExecutor:
             runtime = _native.Runtime(mapped, chosen)
         except _native.EngineFileError as error:
             raise CheckpointError(str(error)) from error
+        except _native.ThreadError as error:
+            raise ConfigError(no_more_threads(f"{threads} compute threads (--threads)", error)) from error
         except (ValueError, MemoryError) as error:
             raise ConfigError(str(error) or "not enough memory for the KV pool") from error
         details = {

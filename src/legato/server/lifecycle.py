@@ -16,7 +16,7 @@ import uvicorn
 
 from legato.chat.dialect import Dialect
 from legato.core.config import ServerConfig
-from legato.core.errors import ConfigError
+from legato.core.errors import ConfigError, LegatoError
 from legato.core.threads import named_pool
 from legato.engine.assemble import Engine
 from legato.engine.client import EngineClient
@@ -88,6 +88,9 @@ def serve(
     server = HttpServer(engine, config, keys, sockets, on_ready, recorder, rebuild)
     try:
         server.run(sockets=sockets)
+    except LegatoError:
+        engine.close()
+        raise
     except OSError as error:  # another process, started at the same time, was faster
         engine.close()
         raise _cannot_listen(" or ".join(_shown(sock) for sock in sockets), error) from error
@@ -262,14 +265,13 @@ class HttpServer(uvicorn.Server):
         await self.client.stop()
         try:
             self.engine.close()  # its memory is needed
-            engine = await asyncio.to_thread(rebuild)
+            self._use(await asyncio.to_thread(rebuild))
+            self.client.start()
         except Exception:  # whatever it was, the process has to end
             log.exception("the engine cannot be made again")
             return False
-        self._use(engine)
-        self._state.use(engine, self.client)
+        self._state.use(self.engine, self.client)
         self._restarts.add()
-        self.client.start()
         log.info("the engine runs again")
         return True
 

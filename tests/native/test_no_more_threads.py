@@ -1,5 +1,6 @@
 """Where the system has no more threads the start ends with an error that says so, and nothing is left running."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,11 @@ def test_no_more_threads_is_an_error_that_names_their_number_and_the_limits(
     arguments = (str(tiny_engine(tmp_path / "tiny.legato")), str(threads), str(fit))
     shell = 'ulimit -S -s 1048576; exec "$@"'
     run = subprocess.run(
-        ["sh", "-c", shell, "sh", sys.executable, "-c", START, *arguments], capture_output=True, text=True, timeout=120
+        ["sh", "-c", shell, "sh", sys.executable, "-c", START, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     said, opened = run.stdout.splitlines()
     assert said.startswith(f"cannot start {threads} compute threads (--threads): Resource temporarily unavailable; ")

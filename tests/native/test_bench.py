@@ -43,6 +43,19 @@ def test_policies_differ_in_steps_and_rows_as_they_should() -> None:
     assert all(1 / 16 <= run.kv_waste <= 13 / 16 for run in runs)  # at most one block each, of 16 slots, never empty
 
 
+@pytest.mark.parametrize("kind", ["machine", "ops"])
+def test_too_many_threads_are_an_error_that_names_their_number(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise _native.ThreadError("Resource temporarily unavailable")
+
+    for name in ("peak", "read_bandwidth"):
+        monkeypatch.setattr(_native.ops, name, refuse)
+    assert main(["bench", kind, "--threads", "9"]) == 2
+    assert "error: cannot start 9 compute threads (--threads): Resource temp" in capsys.readouterr().err
+
+
 def test_latency_leaves_the_warm_up_out(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     sizes = (

@@ -79,10 +79,12 @@ def add_to(kinds: Commands) -> None:
 def _machine(args: argparse.Namespace) -> int:
     from legato.bench.machine import KINDS, bandwidth, peaks, usable_levels
     from legato.bench.report import print_rows, write_json
+    from legato.executor.native import enough_threads
 
     threads = _threads(args)
-    found = [peaks(isa, threads, args.seconds) for isa in usable_levels()]
-    rates = {count: bandwidth(found[-1].isa, count, args.seconds) for count in sorted({1, threads})}
+    with enough_threads(threads):
+        found = [peaks(isa, threads, args.seconds) for isa in usable_levels()]
+        rates = {count: bandwidth(found[-1].isa, count, args.seconds) for count in sorted({1, threads})}
     if args.json != "-":
         rows = [[p.isa, *(f"{p.of(kind) / 1e9:.1f}" for kind in KINDS)] for p in found]
         columns = ["ISA level", "int8 GOP/s", "bf16 GFLOP/s", "f32 GFLOP/s"]
@@ -98,6 +100,7 @@ def _ops(args: argparse.Namespace) -> int:
     from legato.bench.machine import Limits, bandwidth, default_level, usable_levels
     from legato.bench.ops import FORMATS, HEADS, KV_DTYPES, SHAPES, attentions, linears, rows_kernels
     from legato.bench.report import print_rows, write_json
+    from legato.executor.native import enough_threads
 
     threads, levels = _threads(args), usable_levels()
     isa = args.isa or default_level()
@@ -111,19 +114,20 @@ def _ops(args: argparse.Namespace) -> int:
     heads = _heads(args.heads) if args.heads else HEADS
     limits = Limits(isa, threads)
     runs = []
-    if "linear" in kernels:
-        runs += linears(limits, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
-    if "attention" in kernels:
-        runs += attentions(
-            limits,
-            kv_dtypes=kv_dtypes,
-            heads=heads,
-            context=args.context,
-            batch=args.batch,
-            seconds=args.seconds,
-        )
-    if "rows" in kernels:
-        runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds), kv_dtypes=kv_dtypes, heads=heads)
+    with enough_threads(threads):
+        if "linear" in kernels:
+            runs += linears(limits, formats=formats, shapes=shapes, rows=args.rows, seconds=args.seconds)
+        if "attention" in kernels:
+            runs += attentions(
+                limits,
+                kv_dtypes=kv_dtypes,
+                heads=heads,
+                context=args.context,
+                batch=args.batch,
+                seconds=args.seconds,
+            )
+        if "rows" in kernels:
+            runs += rows_kernels(isa, bandwidth(isa, 1, args.seconds), kv_dtypes=kv_dtypes, heads=heads)
     if args.json != "-":
         rows = [
             [

@@ -3,7 +3,8 @@
 import hashlib
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from legato.executor.again import with_rows
 from legato.executor.disk_tier import DiskTier
 from legato.executor.memory import MemoryBudget, budget, default_threads
 
-__all__ = ["NativeExecutor", "isa_levels"]
+__all__ = ["NativeExecutor", "enough_threads", "isa_levels"]
 
 _PHASES = ("prepare", "forward", "sample")
 
@@ -82,11 +83,10 @@ class NativeExecutor:
             block_bytes = need.pop("bytes_per_block")
             memory = budget(need, sum(block_bytes), cache, max_seqs=max_seqs, max_position=plan.max_position)
             chosen = options(memory.num_blocks)
-            runtime = _native.Runtime(mapped, chosen)
+            with enough_threads(threads):
+                runtime = _native.Runtime(mapped, chosen)
         except _native.EngineFileError as error:
             raise CheckpointError(str(error)) from error
-        except _native.ThreadError as error:
-            raise ConfigError(no_more_threads(f"{threads} compute threads (--threads)", error)) from error
         except (ValueError, MemoryError) as error:
             raise ConfigError(str(error) or "not enough memory for the KV pool") from error
         details = {
@@ -208,6 +208,15 @@ def _kv_dtype(asked: str, plan: Plan) -> str:
 
 def _formats(plan: Plan) -> set[str]:
     return {tensor.format for tensor in plan.tensors if tensor.kind == "linear"}
+
+
+@contextmanager
+def enough_threads(threads: int) -> Iterator[None]:
+    """ConfigError where native code cannot start so many threads."""
+    try:
+        yield
+    except _native.ThreadError as error:
+        raise ConfigError(no_more_threads(f"{threads} compute threads (--threads)", error)) from error
 
 
 def isa_levels() -> dict[str, str | None]:

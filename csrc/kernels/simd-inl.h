@@ -40,6 +40,18 @@ LEGATO_INLINE Vf exp(Vf x) {
   return scale_pow2(fma(r * r, q, r) + splat(1.0f), n);
 }
 
+// 2^x within 2 ulp for x <= 0: 1 + r q(r) on |r| <= 1 / 2, times 2^n. Exactly 1 at 0, 0 far below; NaN stays NaN.
+LEGATO_INLINE Vf exp2(Vf x) {
+  x = max(splat(-160.0f), x);
+  const Vf n = round_even(x), r = x - n;
+  Vf q = splat(1.3264727313e-03f);
+  q = fma(q, r, splat(9.6715129912e-03f));
+  q = fma(q, r, splat(5.5507335812e-02f));
+  q = fma(q, r, splat(2.4022242427e-01f));
+  q = fma(q, r, splat(6.9314700365e-01f));
+  return scale_pow2(fma(q, r, splat(1.0f)), n);
+}
+
 // Bits of the lanes that hold a NaN or an infinity.
 LEGATO_INLINE uint32_t fault_bits(Vf v) { return ~less_bits(abs(v), splat(kInfinity)) & kAllLanes; }
 

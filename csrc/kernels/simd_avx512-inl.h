@@ -81,3 +81,10 @@ LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) { _mm256_mask_storeu_e
 LEGATO_INLINE void store_s8(int8_t* p, Vf v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
 }
+
+// The second byte of each of 16 lanes, then the first of each, then zeros.
+LEGATO_INLINE __m512i bytes_apart(__m512i v) {
+  const __m512i quads = _mm512_set4_epi32(-1, -1, 0x0c080400, 0x0d090501);
+  const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 2, 2, 2, 2, 2, 2, 2);
+  return _mm512_permutexvar_epi32(fours, _mm512_shuffle_epi8(v, quads));
+}

@@ -4,6 +4,7 @@
 // result (largest score, sum of exponentials, weighted sum of V), and the partials are merged in ascending order. All
 // of it is arithmetic of that query alone, whichever queries share an item or a block of registers.
 
+constexpr float kLog2E = 1.44269504f;   // scores are in units of which one doubles a probability
 constexpr int32_t kPartialHeader = 16;  // floats before acc: the largest score, the sum, unused
 constexpr int32_t kSplitTiles = kKvSplit / kKvTile;
 
@@ -17,7 +18,7 @@ LEGATO_INLINE void merge_partial(float* into, const float* from, int32_t head_pa
     return;
   }
   const float top = larger(into[0], from[0]);
-  const Vf a = exp(splat(into[0] - top)), b = exp(splat(from[0] - top));
+  const Vf a = exp2(splat(into[0] - top)), b = exp2(splat(from[0] - top));
   into[0] = top;
   into[1] = into[1] * a[0] + from[1] * b[0];
   for (int32_t d = kPartialHeader; d < kPartialHeader + head_pad; d += kLanes) {
@@ -79,24 +80,20 @@ LEGATO_INLINE Vf where_seen(Span span, int32_t i, Vf v, Vf other) {
   return v;
 }
 
-// The second half of each V tile behind `keys` and the first of each K tile of `next`, to be asked for: every step-th
-// byte from the first.
+// Of the second half of each V tile behind `keys`, to be asked for: every step-th byte from the first.
 struct Coming {
   const uint8_t* const* keys;
-  const uint8_t* const* next;
   int64_t half, first, step;
 
   LEGATO_INLINE void ask(int32_t tile) const {
-    for (int64_t at = first; at < 2 * half; at += step) {
-      __builtin_prefetch(at < half ? keys[tile] + 3 * half + at : next[tile] + at - half, 0, 2);
-    }
+    for (int64_t at = first; at < half; at += step) __builtin_prefetch(keys[tile] + 3 * half + at, 0, 2);
   }
 };
 
 // Query m's share.
 template <int M>
-LEGATO_INLINE Coming coming_of(const KvView& kv, const uint8_t* const* keys, const uint8_t* const* next, int m) {
-  return {keys, next, M <= kAheadQueries ? kv.tile_bytes / 2 : 0, m * kCacheLine, M * kCacheLine};
+LEGATO_INLINE Coming coming_of(const KvView& kv, const uint8_t* const* keys, int m) {
+  return {keys, M <= kAheadQueries ? kv.tile_bytes / 2 : 0, m * kCacheLine, M * kCacheLine};
 }
 
 enum class Side : int32_t { key = 0, value = 1 };
@@ -162,7 +159,7 @@ LEGATO_INLINE void exponentiate(const KvView& kv, const Block<M>& block, const f
     if constexpr (Cache::kScaled) scale = slot_scales(kv, block.keys, i, Side::value) * splat(Cache::kLift);
     LEGATO_UNROLL for (int m = 0; m < M; ++m) {
       coming[m].ask(i / kKvTile);
-      Vf w = exp(load(scores + m * kKvSplit + i) - splat(top[m]));
+      Vf w = exp2(load(scores + m * kKvSplit + i) - splat(top[m]));
       total[m] = total[m] + w;
       if constexpr (Cache::kScaled) {
         w = where_seen(block.spans[m], i, w * scale, zero());  // the scale of a stale slot may be a NaN
@@ -222,8 +219,8 @@ void attend_queries(const AttentionArgs& a, const typename Cache::Value* q, cons
   float factors[M];
   Coming coming[M];
   for (int m = 0; m < M; ++m) {
-    factors[m] = a.scale * Cache::kUnit;
-    coming[m] = coming_of<M>(a.kv, keys, next, m);
+    factors[m] = a.scale * kLog2E * Cache::kUnit;
+    coming[m] = coming_of<M>(a.kv, keys, m);
   }
   score_tiles<Cache, M>(q, head_pad, keys, block.begin, block.end, head_pad / Cache::kValues, scores);
   Vf most[M];
@@ -259,8 +256,8 @@ void attend_codes(const AttentionArgs& a, float* q, const Span* spans, const uin
   float factors[M];
   Coming coming[M];
   for (int m = 0; m < M; ++m) {
-    factors[m] = a.scale * Fixed(q + m * head_pad, head_pad).figures[0];
-    coming[m] = coming_of<M>(a.kv, keys, next, m);
+    factors[m] = a.scale * kLog2E * Fixed(q + m * head_pad, head_pad).figures[0];
+    coming[m] = coming_of<M>(a.kv, keys, m);
   }
   score_codes<M>(q, head_pad, keys, block.begin, block.end, scores);
   Vf most[M];

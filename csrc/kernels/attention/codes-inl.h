@@ -21,6 +21,10 @@ struct Fixed {
 
 constexpr int32_t kFixedBytes = 2 * kKvTile;  // of sixteen numbers
 
+// A sum with it ends in a whole number: its last 16 bits are that number plus 128, so that the upper byte is the
+// nearest multiple of 256.
+constexpr float kRounder = 0x1.8p23f + 128.0f;
+
 // How four codes to a lane (u8, 128 for zero) meet four numbers. The exact sum of products is rounded once, to f32.
 #if defined(LEGATO_ISA_avx2) || defined(LEGATO_ISA_avx512)
 
@@ -43,9 +47,9 @@ struct CodeDot {
   static LEGATO_INLINE Vf total(Acc acc, const float*) { return __builtin_convertvector(acc, Vf); }
   struct Sums {};
   static LEGATO_INLINE void add_up(Sums, float*) {}
-  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf x, Sums&) {
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf rounded, Sums&) {
     float lanes[kLanes];
-    store(lanes, round_even(x));
+    store(lanes, rounded - splat(kRounder));
     int16_t* out = reinterpret_cast<int16_t*>(words) + i;
     for (int32_t g = 0; g < kLanes; g += 4) {
       const int32_t order[4] = {0, 2, 1, 3};
@@ -76,6 +80,19 @@ struct CodeDot {
     const Vf high = DotI8::to_float(acc.high) - splat(figures[1]);
     return fma(high, splat(256.0f), DotI8::to_float(acc.low) - splat(figures[2]));
   }
+#if defined(__AVX512VNNI__)
+  // Of bytes: the first four lanes of high parts, the next four of low ones.
+  using Sums = Ints;
+  static LEGATO_INLINE void add_up(const Sums& sums, float* figures) {
+    figures[1] = 128.0f * static_cast<float>(sums[0] + sums[1] + sums[2] + sums[3]);
+    figures[2] = 128.0f * static_cast<float>(sums[4] + sums[5] + sums[6] + sums[7]);
+  }
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf rounded, Sums& sums) {
+    const __m512i parts = bytes_apart(_mm512_xor_si512(_mm512_castps_si512(rounded), _mm512_set1_epi32(0x80)));
+    sums = add_bytes(sums, Shorts{} + uint16_t{0x0101}, reinterpret_cast<Shorts>(parts));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i / kKvTile * kFixedBytes), _mm512_castsi512_si256(parts));
+  }
+#else
   // Of the numbers and of their high parts. All are below 2^24: exact in f32, in any order.
   struct Sums {
     Ints whole, high;
@@ -86,10 +103,9 @@ struct CodeDot {
     figures[1] = 128.0f * high;
     figures[2] = 128.0f * (whole - 256.0f * high);
   }
-  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf x, Sums& sums) {
+  static LEGATO_INLINE void put(uint8_t* words, uint32_t i, Vf rounded, Sums& sums) {
     using Bytes = int8_t __attribute__((vector_size(kLanes)));
-    constexpr float kRounder = 0x1.8p23f;  // the last bit of a sum with it is a one
-    const Ints whole = reinterpret_cast<Ints>(x + splat(kRounder)) - __builtin_bit_cast(int32_t, kRounder);
+    const Ints whole = reinterpret_cast<Ints>(rounded) - __builtin_bit_cast(int32_t, kRounder);
     const Ints high = (whole + 128) >> 8;  // so that -128 <= low <= 127: the last byte
     sums.whole += whole;
     sums.high += high;
@@ -98,6 +114,7 @@ struct CodeDot {
     __builtin_memcpy(out, &parts[0], sizeof(Bytes));
     __builtin_memcpy(out + kKvTile, &parts[1], sizeof(Bytes));
   }
+#endif
 };
 
 #endif
@@ -114,7 +131,7 @@ LEGATO_INLINE void fix(const float* x, int32_t begin, int32_t end, const Range& 
   const Vf inverse = splat(kLargest / range.largest);
   CodeDot::Sums sums{};
   for (int32_t i = begin; i < end; i += kLanes) {
-    CodeDot::put(out.words, static_cast<uint32_t>(i), load(x + i) * inverse, sums);
+    CodeDot::put(out.words, static_cast<uint32_t>(i), fma(load(x + i), inverse, splat(kRounder)), sums);
   }
   out.figures[0] = range.largest / kLargest;
   CodeDot::add_up(sums, out.figures);
@@ -145,9 +162,13 @@ struct CodeSums {
   }
 };
 
-// Vectors of lanes kept in registers with M vectors of numbers: of 16 registers, 12 hold sums.
+// Vectors of lanes kept in registers with M vectors of numbers: of 16 registers 12 hold sums, of 32 all but 8.
 template <int M>
-constexpr int kCodeVectors = kLanes == 4 || (kLanes == 8 && 2 * M * sizeof(CodeDot::Acc) > 12 * sizeof(Vf)) ? 1 : 2;
+constexpr int kCodeVectors = [] {
+  constexpr int kSums = M * sizeof(CodeDot::Acc) / sizeof(Vf);
+  if (kLanes == 16) return 4 * kSums <= 24 ? 4 : 2;
+  return kLanes == 8 && 2 * kSums <= 12 ? 2 : 1;
+}();
 
 // Scores of M queries, `pad` numbers each, without any scale, for N vectors of slots; `next` are read after them.
 template <int M, int N>
@@ -212,7 +233,11 @@ LEGATO_INLINE void weigh_code_columns(float* weights, const uint8_t* const* tile
       const uint8_t* lines[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) {
         lines[j] = v + j * kVectorBytes;
-        if (M <= kAheadQueries && i >= 2) __builtin_prefetch(next[t] + (lines[j] - tiles[t]), 0, 2);
+        if constexpr (M <= kAheadQueries) {
+          const int64_t at = lines[j] - tiles[t];
+          __builtin_prefetch(tiles[smaller(t + kAheadTiles, end - 1)] + at);
+          __builtin_prefetch(next[t] + at, 0, 2);
+        }
       }
       sums.add(lines, words + i * CodeDot::kWordBytes, int64_t{kKvSplit} * 4);
     }

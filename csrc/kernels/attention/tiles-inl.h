@@ -5,8 +5,9 @@ constexpr int64_t kLineBytes = kKvTile * 4;     // of a K tile
 constexpr int64_t kVectorBytes = kLanes * 4;
 
 // So few queries of a block leave memory time to rest, unless what is read next is asked for all the while: the first
-// half of V for scores, the second and the first half of the next split's K for softmax, the rest of that K for V.
+// half of V for scores, the second half for softmax, the next split's K for V.
 constexpr int kAheadQueries = 4;
+constexpr int kAheadTiles = 2;  // V comes from the second cache to the first so much before it is read
 
 // scores[m][slots of vector j] = sum over d of q[m][d] * K[d][slots], for N vectors from `k`; `next` are read after
 // them.
@@ -75,8 +76,11 @@ LEGATO_INLINE void weigh_columns(const typename Cache::Value* p, const uint8_t* 
     for (; i < last; ++i, v += line_bytes) {
       typename Cache::Line line[N];
       LEGATO_UNROLL for (int j = 0; j < N; ++j) {
-        if (M <= kAheadQueries && 2 * i >= kLines)
-          __builtin_prefetch(next[t] + (v + j * kVectorBytes - tiles[t]), 0, 2);
+        if constexpr (M <= kAheadQueries) {
+          const int64_t at = v - tiles[t] + j * kVectorBytes;
+          __builtin_prefetch(tiles[smaller(t + kAheadTiles, (end - 1) / kLines)] + at);
+          __builtin_prefetch(next[t] + at, 0, 2);
+        }
         line[j] = Cache::line(v + j * kVectorBytes);
       }
       LEGATO_UNROLL for (int m = 0; m < M; ++m) {

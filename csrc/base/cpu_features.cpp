@@ -1,5 +1,6 @@
 #include "base/cpu_features.h"
 
+#include <array>
 #include <stdexcept>
 
 #if defined(__x86_64__)
@@ -76,6 +77,30 @@ bool slow_bf16_dot() { return false; }
 
 #endif
 
+const char* obstacle_to(Isa isa) {
+  if (isa == Isa::portable) return nullptr;
+#if defined(__x86_64__)
+  return x86_obstacle(isa);
+#else
+  return "this is not an x86-64 CPU";
+#endif
+}
+
+// Each question to the CPU costs a virtual machine tens of microseconds: they are asked once.
+struct Findings {
+  std::array<const char*, kIsaCount> obstacles;
+  bool slow_bf16 = slow_bf16_dot();
+
+  Findings() {
+    for (int32_t i = 0; i < kIsaCount; ++i) obstacles[static_cast<size_t>(i)] = obstacle_to(static_cast<Isa>(i));
+  }
+};
+
+const Findings& findings() {
+  static const Findings found;
+  return found;
+}
+
 Isa isa_from_name(const std::string& name) {
   if (name == "vnni") return Isa::avx512_vnni;
   if (name == "bf16") return Isa::avx512_bf16;
@@ -94,14 +119,7 @@ const char* isa_name(Isa isa) {
   return kNames[static_cast<int32_t>(isa)];
 }
 
-const char* isa_obstacle(Isa isa) {
-  if (isa == Isa::portable) return nullptr;
-#if defined(__x86_64__)
-  return x86_obstacle(isa);
-#else
-  return "this is not an x86-64 CPU";
-#endif
-}
+const char* isa_obstacle(Isa isa) { return findings().obstacles[static_cast<size_t>(isa)]; }
 
 Isa choose_isa(const char* forced) {
   if (forced != nullptr && *forced != '\0') {
@@ -113,7 +131,7 @@ Isa choose_isa(const char* forced) {
   int32_t best = kIsaCount - 1;
   while (isa_obstacle(static_cast<Isa>(best)) != nullptr) --best;  // portable has no obstacle
   const Isa isa = static_cast<Isa>(best);
-  return isa == Isa::avx512_bf16 && slow_bf16_dot() ? Isa::avx512_vnni : isa;
+  return isa == Isa::avx512_bf16 && findings().slow_bf16 ? Isa::avx512_vnni : isa;
 }
 
 }  // namespace legato

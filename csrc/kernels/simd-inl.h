@@ -18,6 +18,10 @@ constexpr float kInfinity = __builtin_inff();
 
 LEGATO_INLINE Vf zero() { return splat(0.0f); }
 
+// As load_n and store_n, without a mask where all lanes are meant.
+LEGATO_INLINE Vf load_some(const float* p, int n) { return n == kLanes ? load(p) : load_n(p, n); }
+LEGATO_INLINE void store_some(float* p, Vf v, int n) { n == kLanes ? store(p, v) : store_n(p, v, n); }
+
 // The larger of two numbers that are not negative; a NaN if either is one, since its bits are the largest.
 LEGATO_INLINE Vf larger_bits(Vf a, Vf b) {
   using Bits = uint32_t __attribute__((vector_size(4 * kLanes)));

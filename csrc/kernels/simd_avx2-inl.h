@@ -3,6 +3,7 @@
 #include "kernels/simd_x86-inl.h"
 
 using Vf = __m256;
+using Vi = int32_t __attribute__((vector_size(32)));
 constexpr int kLanes = 8;
 constexpr uint32_t kAllLanes = 0xffu;
 
@@ -27,6 +28,8 @@ LEGATO_INLINE Vf round_even(Vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAR
 LEGATO_INLINE Vf pow2(__m256i n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
+// The nearest whole numbers, even on a tie, for |v| < 2^22.
+LEGATO_INLINE Vi to_int(Vf v) { return reinterpret_cast<Vi>(_mm256_cvtps_epi32(v)); }
 // v * 2^n for whole n in [-250, 250]: in two factors, since one alone may leave the range of exponents.
 LEGATO_INLINE Vf scale_pow2(Vf v, Vf n) {
   const __m256i whole = _mm256_cvtps_epi32(n);
@@ -83,9 +86,18 @@ LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) {
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-// Whole numbers in [-128, 127].
-LEGATO_INLINE void store_s8(int8_t* p, Vf v) {
-  const __m256i whole = _mm256_cvtps_epi32(v);
-  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+LEGATO_INLINE Vi bf16_bits(Vf v) { return reinterpret_cast<Vi>(_mm256_cvtepu16_epi32(to_bf16(v))); }
+
+// The low byte of each lane.
+LEGATO_INLINE void store_bytes(uint8_t* p, Vi v) {
+  const __m256i low = reinterpret_cast<__m256i>(v & 255);
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+}
+// v[i] to p[2 i] or p[4 i]. What lies between is not touched: other threads may write it.
+LEGATO_INLINE void store_every_second(uint16_t* p, Vi v) {
+  for (int i = 0; i < kLanes; ++i) p[2 * i] = static_cast<uint16_t>(v[i]);
+}
+LEGATO_INLINE void store_every_fourth(uint8_t* p, Vi v) {
+  for (int i = 0; i < kLanes; ++i) p[4 * i] = static_cast<uint8_t>(v[i]);
 }

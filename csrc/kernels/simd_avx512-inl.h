@@ -3,6 +3,7 @@
 #include "kernels/simd_x86-inl.h"
 
 using Vf = __m512;
+using Vi = int32_t __attribute__((vector_size(64)));
 constexpr int kLanes = 16;
 constexpr uint32_t kAllLanes = 0xffffu;
 
@@ -26,6 +27,8 @@ LEGATO_INLINE Vf inverse(Vf v) {
 }
 LEGATO_INLINE Vf abs(Vf v) { return _mm512_abs_ps(v); }
 LEGATO_INLINE Vf round_even(Vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// The nearest whole numbers, even on a tie, for |v| < 2^22.
+LEGATO_INLINE Vi to_int(Vf v) { return reinterpret_cast<Vi>(_mm512_cvtps_epi32(v)); }
 // v * 2^n for whole n in [-300, 300].
 LEGATO_INLINE Vf scale_pow2(Vf v, Vf n) { return _mm512_scalef_ps(v, n); }
 
@@ -77,9 +80,18 @@ LEGATO_INLINE Vf rounded_to_bf16(Vf v) {
 LEGATO_INLINE void store_bf16(uint16_t* p, Vf v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(v)); }
 
-// Whole numbers in [-128, 127].
-LEGATO_INLINE void store_s8(int8_t* p, Vf v) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+LEGATO_INLINE Vi bf16_bits(Vf v) { return reinterpret_cast<Vi>(_mm512_cvtepu16_epi32(to_bf16(v))); }
+
+// The low byte of each lane.
+LEGATO_INLINE void store_bytes(uint8_t* p, Vi v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v)));
+}
+// v[i] to p[2 i] or p[4 i]. What lies between is not touched: other threads may write it.
+LEGATO_INLINE void store_every_second(uint16_t* p, Vi v) {
+  _mm512_mask_storeu_epi16(p, 0x55555555u, reinterpret_cast<__m512i>(v));
+}
+LEGATO_INLINE void store_every_fourth(uint8_t* p, Vi v) {
+  _mm512_mask_storeu_epi8(p, 0x1111111111111111u, reinterpret_cast<__m512i>(v));
 }
 
 // The second byte of each of 16 lanes, then the first of each, then zeros.

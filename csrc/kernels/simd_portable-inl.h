@@ -35,7 +35,8 @@ LEGATO_INLINE Vf inverse(Vf v) { return splat(1.0f) / v; }
 LEGATO_INLINE Vf abs(Vf v) { return reinterpret_cast<Vf>(reinterpret_cast<Vi>(v) & 0x7fffffff); }
 // For |v| < 2^22: adding 1.5 * 2^23 leaves no bits behind the point.
 LEGATO_INLINE Vf round_even(Vf v) { return (v + splat(0x1.8p23f)) - splat(0x1.8p23f); }
-LEGATO_INLINE Vi to_int(Vf whole) { return reinterpret_cast<Vi>(whole + splat(0x1.8p23f)) - 0x4b400000; }
+// The nearest whole numbers, even on a tie, for |v| < 2^22.
+LEGATO_INLINE Vi to_int(Vf v) { return reinterpret_cast<Vi>(v + splat(0x1.8p23f)) - 0x4b400000; }
 LEGATO_INLINE Vf pow2(Vi n) { return reinterpret_cast<Vf>((n + 127) << 23); }
 // v * 2^n for whole n in [-250, 250]: in two factors, since one alone may leave the range of exponents.
 LEGATO_INLINE Vf scale_pow2(Vf v, Vf n) {
@@ -93,8 +94,20 @@ LEGATO_INLINE void store_bf16_n(uint16_t* p, Vf v, int n) {
 }
 LEGATO_INLINE void store_bf16(uint16_t* p, Vf v) { store_bf16_n(p, v, kLanes); }
 
-// Whole numbers in [-128, 127].
-LEGATO_INLINE void store_s8(int8_t* p, Vf v) {
-  const Vi whole = to_int(v);
-  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(whole[i]);
+LEGATO_INLINE Vi bf16_bits(Vf v) {
+  Vi bits;
+  for (int i = 0; i < kLanes; ++i) bits[i] = bf16_from_float(v[i]);
+  return bits;
+}
+
+// The low byte of each lane.
+LEGATO_INLINE void store_bytes(uint8_t* p, Vi v) {
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint8_t>(v[i]);
+}
+// v[i] to p[2 i] or p[4 i]. What lies between is not touched: other threads may write it.
+LEGATO_INLINE void store_every_second(uint16_t* p, Vi v) {
+  for (int i = 0; i < kLanes; ++i) p[2 * i] = static_cast<uint16_t>(v[i]);
+}
+LEGATO_INLINE void store_every_fourth(uint8_t* p, Vi v) {
+  for (int i = 0; i < kLanes; ++i) p[4 * i] = static_cast<uint8_t>(v[i]);
 }

@@ -28,9 +28,10 @@ LEGATO_INLINE void write_slot_bf16(uint8_t* tile, const KvView& kv, int32_t slot
   for (int32_t d = 0; d < kv.head_pad; d += kLanes) {
     uint16_t lanes[kLanes];
     store_bf16(lanes, load(k + d));
-    for (int32_t i = 0; i < kLanes; ++i) keys[(d + i) / 2 * kKvTile * 2 + i % 2] = lanes[i];
-    store_bf16(lanes, load(v + d));
-    for (int32_t i = 0; i < kLanes; ++i) values[(d + i) * 2] = lanes[i];
+    for (int32_t i = 0; i < kLanes; i += 2) {
+      __builtin_memcpy(keys + (d + i) * kKvTile, lanes + i, 2 * sizeof(uint16_t));
+    }
+    store_every_second(values + d * 2, bf16_bits(load(v + d)));
   }
 }
 
@@ -38,11 +39,7 @@ LEGATO_INLINE void write_slot_bf16(uint8_t* tile, const KvView& kv, int32_t slot
 struct CodeI8 {
   static constexpr float kLargest = 127.0f;
   static constexpr int32_t kPlace[4] = {0, 1, 2, 3};  // of each of four values
-  static LEGATO_INLINE void encode(Vf v, uint8_t* out) {
-    int8_t whole[kLanes];
-    store_s8(whole, round_even(v));
-    for (int32_t i = 0; i < kLanes; ++i) out[i] = static_cast<uint8_t>(whole[i]) ^ 0x80;
-  }
+  static LEGATO_INLINE Vi encode(Vf v) { return to_int(v) + 128; }
 };
 
 // Attention reads bytes 0 and 2 of four as one pair and bytes 1 and 3 as the other. What is below half of the smallest
@@ -50,36 +47,24 @@ struct CodeI8 {
 struct CodeE4m3 {
   static constexpr float kLargest = 448.0f;
   static constexpr int32_t kPlace[4] = {0, 2, 1, 3};
-  static LEGATO_INLINE void encode(Vf v, uint8_t* out) {
-    float lanes[kLanes];
-    store(lanes, v);
-    for (int32_t i = 0; i < kLanes; ++i) {
-      const uint32_t bits = bits_from_float(lanes[i]), sign = bits >> 31 << 7;
-      // Nearest even at 3 bits of mantissa, and the exponent's bias from 127 to 7.
-      const uint32_t magnitude = bits & 0x7fffffffu;
-      const uint32_t code = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
-      const uint32_t least = (127u - 6u) << 3;
-      if (magnitude < (127u - 7u) << 23) {
-        out[i] = 0;
-      } else {
-        out[i] = static_cast<uint8_t>(sign | (larger(code, least) - (120u << 3)));
-      }
-    }
+  static LEGATO_INLINE Vi encode(Vf v) {
+    const Vi bits = reinterpret_cast<Vi>(v), magnitude = bits & 0x7fffffff;
+    // Nearest even at 3 bits of mantissa, and the exponent's bias from 127 to 7.
+    const Vi code = (magnitude + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
+    constexpr int32_t kLeast = (127 - 6) << 3, kBias = 120 << 3;
+    const Vi normal = (code < kLeast ? kLeast - Vi{} : code) - kBias;
+    return magnitude < (127 - 7) << 23 ? Vi{} : normal | ((bits >> 24) & 0x80);
   }
 };
 
-// x[head_pad] to codes, which `place` puts where they belong, and their scale.
+// x[head_pad] to codes, which `place` puts where they belong, kLanes at a time, and their scale.
 template <class Code, class Place>
 LEGATO_INLINE uint16_t encode_head(const float* x, int32_t head_pad, const Place& place) {
   const Range range = range_of(x, head_pad);
   const bool plain = range.plain();
   const uint16_t scale = plain ? bf16_from_float(range.largest / Code::kLargest) : 0;
   const Vf inverse = splat(plain ? 1.0f / float_from_bf16(scale) : 0.0f);
-  for (int32_t d = 0; d < head_pad; d += kLanes) {
-    uint8_t codes[kLanes];
-    Code::encode(plain ? load(x + d) * inverse : zero(), codes);
-    for (int32_t i = 0; i < kLanes; ++i) place(d + i, codes[i]);
-  }
+  for (int32_t d = 0; d < head_pad; d += kLanes) place(d, Code::encode(plain ? load(x + d) * inverse : zero()));
   return range.faulty ? bf16_from_float(__builtin_nanf("")) : scale;
 }
 
@@ -88,7 +73,15 @@ void write_slot_coded(uint8_t* tile, const KvView& kv, int32_t slot, const float
   uint8_t* keys = tile + slot * 4;
   uint8_t* values = tile + kv.tile_bytes + static_cast<int64_t>(slot / 4) * kv.head_pad * 4 + Code::kPlace[slot % 4];
   uint16_t* scales = cache_scales(kv, tile) + slot;
-  scales[0] = encode_head<Code>(
-      k, kv.head_pad, [keys](int32_t d, uint8_t code) { keys[d / 4 * kKvTile * 4 + Code::kPlace[d % 4]] = code; });
-  scales[kKvTile] = encode_head<Code>(v, kv.head_pad, [values](int32_t d, uint8_t code) { values[d * 4] = code; });
+  scales[0] = encode_head<Code>(k, kv.head_pad, [keys](int32_t d, Vi codes) {
+    uint8_t lanes[kLanes];
+    store_bytes(lanes, codes);
+    for (int32_t i = 0; i < kLanes; i += 4) {
+      uint8_t word[4];
+      for (int32_t j = 0; j < 4; ++j) word[Code::kPlace[j]] = lanes[i + j];
+      __builtin_memcpy(keys + (d + i) * kKvTile, word, sizeof(word));
+    }
+  });
+  scales[kKvTile] =
+      encode_head<Code>(v, kv.head_pad, [values](int32_t d, Vi codes) { store_every_fourth(values + d * 4, codes); });
 }

@@ -9,27 +9,31 @@ LEGATO_INLINE void norm_head(const float* x, const float* weight, float eps, int
   }
 }
 
-// Rotates the pairs (i, i + rope_dim / 2) in place. cos_sin: rope_dim / 2 cosines, then as many sines.
-LEGATO_INLINE void rotate_head(const float* cos_sin, int32_t rope_dim, float* x) {
+// Rotates the pairs (i, i + rope_dim / 2) of x. cos_sin: rope_dim / 2 cosines, then as many sines. x may be out.
+LEGATO_INLINE void rotate_head(const float* cos_sin, int32_t rope_dim, const float* x, float* out) {
   const int32_t half = rope_dim / 2;
   for (int32_t i = 0; i < half; i += kLanes) {
-    const int lanes = smaller(half - i, kLanes);
-    const Vf c = load_n(cos_sin + i, lanes), s = load_n(cos_sin + half + i, lanes);
-    const Vf a = load_n(x + i, lanes), b = load_n(x + half + i, lanes);
-    store_n(x + i, fma(a, c, zero() - b * s), lanes);
-    store_n(x + half + i, fma(b, c, a * s), lanes);
+    const int n = smaller(half - i, kLanes);
+    const Vf c = load_some(cos_sin + i, n), s = load_some(cos_sin + half + i, n);
+    const Vf a = load_some(x + i, n), b = load_some(x + half + i, n);
+    store_some(out + i, fma(a, c, zero() - b * s), n);
+    store_some(out + half + i, fma(b, c, a * s), n);
   }
 }
 
 // One head of q or k: norm if `weight` is set, rope if rope_dim > 0.
 LEGATO_INLINE void prepare_head(const HeadsArgs& a, const float* x, const float* weight, const float* cos_sin,
                                 float* out) {
+  const int32_t dim = a.kv.head_dim;
   if (weight != nullptr) {
-    norm_head(x, weight, a.eps, a.kv.head_dim, out);
-  } else {
-    __builtin_memcpy(out, x, static_cast<size_t>(a.kv.head_dim) * sizeof(float));
+    norm_head(x, weight, a.eps, dim, out);
+    x = out;
   }
-  if (a.rope_dim > 0) rotate_head(cos_sin, a.rope_dim, out);
+  rotate_head(cos_sin, a.rope_dim, x, out);
+  for (int32_t i = a.rope_dim; i < dim && x != out; i += kLanes) {
+    const int n = smaller(dim - i, kLanes);
+    store_some(out + i, load_some(x + i, n), n);
+  }
 }
 
 LEGATO_INLINE void write_head(const HeadsArgs& a, int32_t head, int64_t slot, const float* k, const float* v) {
@@ -60,8 +64,8 @@ void heads_to_cache(const HeadsArgs& a, int32_t row_begin, int32_t row_end) {
     }
     for (int32_t h = 0; h < a.kv.kv_heads; ++h) {
       prepare_head(a, k + h * dim, a.k_norm, cos_sin, key);
-      __builtin_memcpy(value, v + h * dim, static_cast<size_t>(dim) * sizeof(float));
-      write_head(a, h, a.kv_slots[row], key, value);
+      if (dim != a.kv.head_pad) __builtin_memcpy(value, v + h * dim, static_cast<size_t>(dim) * sizeof(float));
+      write_head(a, h, a.kv_slots[row], key, dim != a.kv.head_pad ? value : v + h * dim);
     }
   }
 }

@@ -6,7 +6,7 @@
 
 constexpr int32_t kWord = 4;  // bytes of activations in a step, as they are stored
 
-using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+using Ints = Vi;
 using Shorts = uint16_t __attribute__((vector_size(4 * kLanes)));
 
 template <class Vector>

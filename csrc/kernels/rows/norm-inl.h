@@ -26,6 +26,12 @@ LEGATO_INLINE float sum_values(const float* x, int32_t n) {
   return sum(acc);
 }
 
+// Columns [c, c + n) of a row, n at most kLanes, with the mean taken away and multiplied by `factor`.
+LEGATO_INLINE Vf normalized(const NormArgs& a, const float* x, int32_t c, int n, Vf shift, Vf factor) {
+  const Vf v = (load_some(x + c, n) - shift) * factor * load_some(a.weight + c, n);
+  return a.bias != nullptr ? v + load_some(a.bias + c, n) : v;
+}
+
 void norm(const NormArgs& a, int32_t row_begin, int32_t row_end) {
   constexpr int32_t kChunk = 64;  // a multiple of every quantization group
   const float width = static_cast<float>(a.width);
@@ -34,12 +40,15 @@ void norm(const NormArgs& a, int32_t row_begin, int32_t row_end) {
     const float mean = a.layer != 0 ? sum_values(x, a.width) / width : 0.0f;
     const Vf shift = splat(mean), factor = splat(inverse_sqrt(sum_squares(x, a.width, mean) / width + a.eps));
     for (int32_t c = 0; c < a.width; c += kChunk) {
-      alignas(64) float y[kChunk] = {};
+      alignas(64) float y[kChunk];
       const int32_t columns = smaller(a.width - c, kChunk);
-      for (int32_t i = 0; i < columns; i += kLanes) {
-        const int lanes = smaller(columns - i, kLanes);
-        const Vf v = (load_n(x + c + i, lanes) - shift) * factor * load_n(a.weight + c + i, lanes);
-        store_n(y + i, a.bias != nullptr ? v + load_n(a.bias + c + i, lanes) : v, lanes);
+      if (columns == kChunk) {
+        for (int32_t i = 0; i < kChunk; i += kLanes) store(y + i, normalized(a, x, c + i, kLanes, shift, factor));
+      } else {
+        for (int32_t i = 0; i < kChunk; i += kLanes) {
+          const int n = larger(0, smaller(columns - i, kLanes));
+          store_n(y + i, normalized(a, x, c + i, n, shift, factor), kLanes);
+        }
       }
       if (a.out == nullptr) {
         store_columns(a.acts, row, c, y, columns);

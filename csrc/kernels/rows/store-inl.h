@@ -16,30 +16,36 @@ struct Range {
   bool plain() const { return !faulty && largest > 1e-30f; }
 };
 
+// `top`: the largest magnitude of each lane, found by larger_bits.
+LEGATO_INLINE Range range_of(Vf top) { return {largest(top), fault_bits(top) != 0}; }
+
 LEGATO_INLINE Range range_of(const float* x, int32_t n) {
-  Vf amax = zero();
-  uint32_t faults = 0;
-  for (int32_t i = 0; i < n; i += kLanes) {
-    const Vf v = abs(load(x + i));
-    faults |= fault_bits(v);
-    amax = max(amax, v);
-  }
-  return {largest(amax), faults != 0};
+  Vf top = zero();
+  for (int32_t i = 0; i < n; i += kLanes) top = larger_bits(top, abs(load(x + i)));
+  return range_of(top);
 }
 
 // One quantization group: scale = largest magnitude / 127, value = nearest whole number of x / scale. A group that
 // holds a NaN or an infinity gets the scale NaN (and zeros), so that the fault reaches everything computed from it.
-LEGATO_INLINE void store_s8_group(const float* x, int32_t group, int8_t* data, float* scale, int32_t* total) {
-  const Range range = range_of(x, group);
+template <int32_t kGroup>
+LEGATO_INLINE void store_s8_group(const float* x, int8_t* data, float* scale, int32_t* total) {
+  const Range range = range_of(x, kGroup);
   const Vf inverse = splat(range.plain() ? 127.0f / range.largest : 0.0f);
-  Vf sums = zero();
-  for (int32_t i = 0; i < group; i += kLanes) {
-    const Vf whole = !range.faulty ? round_even(load(x + i) * inverse) : zero();
-    sums = sums + whole;
-    store_s8(data + i, whole);
+  Vi sums = {};
+  for (int32_t i = 0; i < kGroup; i += kLanes) {
+    const Vi whole = to_int(range.faulty ? zero() : load(x + i) * inverse);
+    sums += whole;
+    store_bytes(reinterpret_cast<uint8_t*>(data) + i, whole);
   }
-  *total = static_cast<int32_t>(sum(sums));  // at most 64 * 127: exact in any order
+  *total = static_cast<int32_t>(sum(__builtin_convertvector(sums, Vf)));  // at most 64 * 127: exact in any order
   *scale = range.faulty ? __builtin_nanf("") : range.plain() ? range.largest / 127.0f : 0.0f;
+}
+
+template <int32_t kGroup>
+void store_s8_groups(const float* x, int32_t n, int8_t* data, float* scales, int32_t* sums) {
+  for (int32_t i = 0, g = 0; i < n; i += kGroup, ++g) {
+    store_s8_group<kGroup>(x + i, data + i, scales + g, sums + g);
+  }
 }
 
 // Columns [column, column + n) of one row. s8: column must be a multiple of the group, and so must n unless these are
@@ -59,10 +65,8 @@ LEGATO_INLINE void store_columns(const Acts& acts, int64_t row, int32_t column, 
     }
   } else {
     const int64_t group = row * (acts.k_pad / acts.group) + column / acts.group;
-    for (int32_t i = 0; i < n; i += acts.group) {
-      const int64_t g = group + i / acts.group;
-      store_s8_group(x + i, acts.group, static_cast<int8_t*>(acts.data) + first + i, acts.scales + g, acts.sums + g);
-    }
+    const auto store_groups = acts.group == 32 ? store_s8_groups<32> : store_s8_groups<64>;
+    store_groups(x, n, static_cast<int8_t*>(acts.data) + first, acts.scales + group, acts.sums + group);
   }
 }
 

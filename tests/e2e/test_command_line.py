@@ -170,18 +170,18 @@ def test_a_port_in_use_is_said_before_the_model_loads() -> None:
 
 def test_run_completes_answers_and_reads_files(tmp_path: Path) -> None:
     greedy = ("--temperature", "0", "--max-tokens", "12")
-    assert legato("run", *greedy, "--chat", "-p", "What is the capital of France?").stdout == (
-        "The capital of France is Paris.\n"
+    assert legato("run", *greedy, "--chat", "-p", "What is the capital of Japan?").stdout == (
+        "The capital of Japan is Tokyo.\n"
     )
-    assert legato("run", *greedy, text="What is the capital of France?").stdout == "The capital of France is Paris.\n"
+    assert legato("run", *greedy, text="What is the capital of Japan?").stdout == "The capital of Japan is Tokyo.\n"
     prompts = tmp_path / "prompts.jsonl"
-    talk = [{"role": "user", "content": "What is the capital of France?"}]
+    talk = [{"role": "user", "content": "What is the capital of Japan?"}]
     prompts.write_text('"The capital of France is"\n' + json.dumps({"messages": talk}) + "\n")
     out = tmp_path / "answers.jsonl"
     assert legato("run", *greedy, "-f", str(prompts), "-o", str(out)).returncode == 0
     completed, answered = (json.loads(line) for line in out.read_text().splitlines())
     assert "Paris" in completed["text"]
-    assert answered["text"] == "The capital of France is Paris."
+    assert answered["text"] == "The capital of Japan is Tokyo."
     assert answered["messages"] == talk
 
 

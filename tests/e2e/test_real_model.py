@@ -13,7 +13,8 @@ from harness import Running, assert_error, running, wait_until
 from legato.core.config import EngineConfig, ServerConfig
 from legato.engine.start import start
 
-FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
+# In fp32 its answer leads by 0.97 at each token; that about France by 0.08, which another order of sums turns round.
+JAPAN: Any = [{"role": "user", "content": "What is the capital of Japan?"}]
 SUBJECTS = ("the sea", "bread", "prime numbers", "a cat", "snow", "the moon", "tea", "chess")
 TASKS = ("Say one fact about", "Write a rhyme about", "Translate to French:", "List three words for")
 
@@ -24,10 +25,10 @@ def server() -> Iterator[Running]:
         yield it
 
 
-def test_the_capital_of_france(server: Running) -> None:
+def test_the_capital_of_japan(server: Running) -> None:
     model = server.api.models.list().data[0].id
-    answer = server.api.chat.completions.create(model=model, messages=FRANCE, temperature=0)
-    assert answer.choices[0].message.content == "The capital of France is Paris."
+    answer = server.api.chat.completions.create(model=model, messages=JAPAN, temperature=0)
+    assert answer.choices[0].message.content == "The capital of Japan is Tokyo."
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 8
@@ -36,7 +37,7 @@ def test_the_capital_of_france(server: Running) -> None:
 def test_scores_and_biases(server: Running) -> None:
     def ask(**more: Any) -> Any:
         reply = server.api.chat.completions.create(
-            model=server.engine.model_names[0], messages=FRANCE, temperature=0, logprobs=True, top_logprobs=5, **more
+            model=server.engine.model_names[0], messages=JAPAN, temperature=0, logprobs=True, top_logprobs=5, **more
         )
         return reply.choices[0]
 
@@ -46,12 +47,12 @@ def test_scores_and_biases(server: Running) -> None:
     for entry in entries:
         assert (entry.token, entry.logprob) == (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob)
         assert 0 >= entry.top_logprobs[0].logprob >= entry.top_logprobs[-1].logprob
-    [paris] = server.post("/tokenize", prompt=" Paris").json()["tokens"]
-    other = ask(logit_bias={str(paris): -100}, max_tokens=16)
+    [tokyo] = server.post("/tokenize", prompt=" Tokyo").json()["tokens"]
+    other = ask(logit_bias={str(tokyo): -100}, max_tokens=16)
     index = next(i for i, entry in enumerate(other.logprobs.content) if entry.token != entries[i].token)
-    assert entries[index].token == " Paris" == other.logprobs.content[index].top_logprobs[0].token, "scores are raw"
-    only = ask(extra_body={"allowed_token_ids": [paris]}, max_tokens=3)
-    assert (only.message.content, only.finish_reason) == (" Paris Paris Paris", "length")
+    assert entries[index].token == " Tokyo" == other.logprobs.content[index].top_logprobs[0].token, "scores are raw"
+    only = ask(extra_body={"allowed_token_ids": [tokyo]}, max_tokens=3)
+    assert (only.message.content, only.finish_reason) == (" Tokyo Tokyo Tokyo", "length")
 
 
 WEATHER: Any = {

@@ -126,7 +126,7 @@ def _banner(engine: "Engine", config: ServerConfig, ports: list[int]) -> str:
     local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     body: dict[str, object]
     if engine.inputs.has_chat_template:
-        path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+        path, body = "chat/completions", {"messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
     else:
         path, body = "completions", {"prompt": "The capital of France is"}
     # Greedy and short: a small model that samples may talk nonsense until its context is full.

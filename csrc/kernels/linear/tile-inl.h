@@ -9,7 +9,7 @@ constexpr int32_t kBlockColumns = kBlockVecs * kLanes;
 
 constexpr int32_t kCacheLine = 64;
 constexpr int32_t kPrefetchBytes = 8192;
-constexpr int32_t kNearBytes = 2048;
+constexpr int32_t kNearBytes = 3072;
 constexpr int32_t kRunLines = 16;
 constexpr int32_t kUnrolled = 4;  // steps; the shortest run, half a group of 32 nibbles, has as many
 

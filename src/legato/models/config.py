@@ -94,6 +94,13 @@ class Config:
             raise self.error(key, f"is {value}, which is too large")
         return value
 
+    def part(self, key: str, whole: str) -> int:
+        """A positive integer that is at most that of the key `whole`."""
+        value, most = self.integer(key), self.integer(whole)
+        if value > most:
+            raise self.error(key, f"is {value}, more than '{whole}' ({most})")
+        return value
+
     def count(self, key: str) -> int:
         """An integer that may be 0."""
         value = self.get(key)

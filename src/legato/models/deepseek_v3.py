@@ -34,10 +34,13 @@ def arch(c: Config) -> Arch:
         scale=(nope + turned) ** -0.5 * yarn_scale(c),
     )
     width, expert = c.integer("moe_intermediate_size"), "mlp.experts.{}."
+    if (experts := c.integer("n_routed_experts")) % c.integer("n_group"):
+        raise c.error("n_group", f"is {c.integer('n_group')}, which does not divide 'n_routed_experts' ({experts})")
     moe = Moe(
         router=GroupedRouter(
-            Proj("mlp.gate"), "mlp.gate.e_score_correction_bias", c.integer("num_experts_per_tok"),
-            c.integer("n_group"), c.integer("topk_group"), c.flag("norm_topk_prob"), c.number("routed_scaling_factor"),
+            Proj("mlp.gate"), "mlp.gate.e_score_correction_bias", c.part("num_experts_per_tok", "n_routed_experts"),
+            c.integer("n_group"), c.part("topk_group", "n_group"), c.flag("norm_topk_prob"),
+            c.number("routed_scaling_factor"),
         ),
         experts=Experts(
             c.integer("n_routed_experts"), width, c.choice("hidden_act", ACTS),

@@ -15,7 +15,7 @@ def arch(c: Config) -> Arch:
     c.only("hidden_act", "silu")
     c.unused("experts_per_token", "initial_context_length")
     moe = Moe(
-        router=TopKRouter(Proj("mlp.router", True), c.integer("num_experts_per_tok"), normalize=True),
+        router=TopKRouter(Proj("mlp.router", True), c.part("num_experts_per_tok", "num_local_experts"), normalize=True),
         experts=ClampedExperts(
             count=c.integer("num_local_experts"),
             width=c.integer("intermediate_size"),

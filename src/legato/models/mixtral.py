@@ -14,7 +14,9 @@ def arch(c: Config) -> Arch:
     attn = attention(c, rope=rope(c, head_dim(c)), window=c.integer("sliding_window", None))
     expert = "block_sparse_moe.experts.{}."
     moe = Moe(
-        router=TopKRouter(Proj("block_sparse_moe.gate"), c.integer("num_experts_per_tok"), normalize=True),
+        router=TopKRouter(
+            Proj("block_sparse_moe.gate"), c.part("num_experts_per_tok", "num_local_experts"), normalize=True
+        ),
         experts=Experts(
             count=c.integer("num_local_experts"),
             width=c.integer("intermediate_size"),

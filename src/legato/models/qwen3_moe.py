@@ -12,11 +12,11 @@ ABSENT = {"decoder_sparse_step": 1, "max_window_layers": 28, "num_key_value_head
 
 def arch(c: Config) -> Arch:
     rotary, bias = rope(c, head_dim(c)), c.flag("attention_bias")
-    expert = "mlp.experts.{}."
+    expert, experts = "mlp.experts.{}.", "num_local_experts" if "num_local_experts" in c else "num_experts"
     moe = Moe(
-        router=TopKRouter(Proj("mlp.gate"), c.integer("num_experts_per_tok"), c.flag("norm_topk_prob")),
+        router=TopKRouter(Proj("mlp.gate"), c.part("num_experts_per_tok", experts), c.flag("norm_topk_prob")),
         experts=Experts(
-            count=c.integer("num_local_experts" if "num_local_experts" in c else "num_experts"),
+            count=c.integer(experts),
             width=c.integer("moe_intermediate_size"),
             act=c.choice("hidden_act", ACTS),
             gate=expert + "gate_proj",
@@ -25,6 +25,8 @@ def arch(c: Config) -> Arch:
         ),
     )
     dense, step = c.get("mlp_only_layers", []), c.integer("decoder_sparse_step")
+    if not isinstance(dense, list):
+        raise c.error("mlp_only_layers", f"is {dense!r}, not a list of layers")
 
     def mlp(i: int) -> Body:
         return gated_mlp(c) if i in dense or (i + 1) % step else moe

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,26 @@ scalars = st.none() | st.booleans() | st.integers(-3, 1 << 40) | st.floats() | s
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
 )
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("mixtral", "num_experts_per_tok", 5),
+        ("qwen3_moe", "num_experts_per_tok", 1000),
+        ("gpt_oss", "num_experts_per_tok", 1000),
+        ("deepseek_v3", "num_experts_per_tok", 1000),
+        ("deepseek_v3", "topk_group", 1000),
+        ("deepseek_v3", "n_group", 3),
+        ("qwen3_moe", "mlp_only_layers", False),
+    ],
+)
+def test_experts_that_do_not_fit_are_refused_by_name(family: str, key: str, value: object) -> None:
+    config, shapes = next((c, s) for c, s in CHECKPOINTS if c["model_type"] == family)
+    config = {**config, key: value}
+    source = MemorySource(config, {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()})
+    with pytest.raises(CheckpointError, match=f"'{key}' is {value}"):
+        lower(find(config, "config.json", declared=True), source, format="auto")
 
 
 @settings(max_examples=300, deadline=None)

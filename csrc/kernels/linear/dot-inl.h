@@ -1,10 +1,10 @@
 // How one step of K enters the accumulators, for each weight type and ISA level.
 //
-// A step is what one 4-byte word of activations holds (one f32, two bf16, four s8), met by one line of a panel. Some
+// A step is what one word of activations holds (one f32, two bf16, four s8), met by one line of a panel. Some
 // levels take it in `kSubs` parts, each with its own form of the line and of the word. Nothing here depends on how many
 // rows share a step, and mac() is all that orders the sum of an output element.
 
-constexpr int32_t kWord = 4;  // bytes of activations in a step, as they are stored
+constexpr int32_t kWord = 4;  // bytes of a word, but for the pairs of bf16 that are stored as f32 (kWordBytes)
 
 using Ints = Vi;
 using Shorts = uint16_t __attribute__((vector_size(4 * kLanes)));
@@ -50,7 +50,7 @@ struct DotF32 {
   static constexpr int32_t kStepBytes = kPanel * kColumnBytes;  // of a step in a panel
   static constexpr int32_t kFreshLines = 4;                     // cache lines of a step that no step before it has read
   static constexpr int32_t kWordValues = 1;                     // that a step takes of each row
-  static constexpr int32_t kWordBytes = 4;                      // in which they are stored
+  static constexpr int32_t kWordBytes = kWord;                  // in which they are stored
   static constexpr bool kKeeps = false;                         // whether lines are kept
   static constexpr bool kHeavy = false;                         // whether a line takes a row several operations
   static LEGATO_INLINE Vf line(const uint8_t* p, int32_t) { return load_as<Vf>(p); }
@@ -134,7 +134,7 @@ constexpr int32_t kWidePart = 64;  // bytes of one part of WideWords
 // u8 codes by s8 activations, code = (byte >> Shift) & Mask, from a start value. All sums are exact.
 template <int32_t Shift, int32_t Mask>
 struct DotCodes {
-  static constexpr int32_t kWordBytes = 4;
+  static constexpr int32_t kWordBytes = kWord;
   static constexpr bool kKeeps = false;
   static constexpr bool kHeavy = Mask != 255;
   static constexpr int32_t kColumnBytes = 4;

@@ -47,7 +47,7 @@ void norm(const NormArgs& a, int32_t row_begin, int32_t row_end) {
       } else {
         for (int32_t i = 0; i < kChunk; i += kLanes) {
           const int n = larger(0, smaller(columns - i, kLanes));
-          store_n(y + i, normalized(a, x, c + i, n, shift, factor), kLanes);
+          store(y + i, normalized(a, x, c + i, n, shift, factor));
         }
       }
       if (a.out == nullptr) {
